@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from build_kernels import ISA_FLAGS, PER_SET, TORCH_TARGET
+from tests.helpers.once import filled_once
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 OLDEST = shutil.which("g++-11")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+# Optimised, they would take longer to compile than they save.
+SANITIZED = ["-std=c++20", "-O0", "-fPIC", "-pthread", *SANITIZERS]
 TORCH_HEADERS = [
     x
     for y in ("include", "include/torch/csrc/api/include")
@@ -24,21 +27,41 @@ TORCH_HEADERS = [
 ]
 
 
+def is_binding(source: Path) -> bool:
+    """Whether it needs torch."""
+    return source.name.endswith("bindings.cpp")
+
+
+def compile_all(folder: Path, sources: list[Path], *options: str) -> list[str]:
+    """The objects of some sources, with the sanitizers in them."""
+
+    def compiled(source: Path) -> str:
+        target = str(folder / f"{source.stem}.o")
+        flags = [*SANITIZED, *options, *ISA_FLAGS.get(source.name, [])]
+        subprocess.run([COMPILER, *flags, "-c", str(source), "-o", target], check=True)
+        return target
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compiled, sources))
+
+
+@pytest.fixture(scope="module")
+def kernels(root, tmp_path_factory) -> list[str]:
+    """The objects of the kernels alone."""
+    sources = sorted((root / "causal_linear_attention" / "csrc" / "cpu").glob("*.cpp"))
+    sources = [source for source in sources if not is_binding(source)]
+    folder = filled_once(tmp_path_factory, "sanitized kernels", partial(compile_all, sources=sources))
+    return [str(folder / f"{source.stem}.o") for source in sources]
+
+
 @pytest.mark.longest
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_kernels_under_sanitizers(root, tmp_path):
-    sources = root / "causal_linear_attention" / "csrc" / "cpu"
-    flags = ["-std=c++20", "-O0", f"-I{sources}", "-pthread"]  # -O1 takes longer to compile than it saves
-    flags += SANITIZERS
-    objects = []
-    files = [x for x in sorted(sources.glob("*.cpp")) if not x.name.endswith("bindings.cpp")]
-    for source in [*files, root / "tests" / "cpp" / "check_kernels.cpp"]:
-        objects.append(str(tmp_path / source.with_suffix(".o").name))
-        compile_ = [COMPILER, *flags, *ISA_FLAGS.get(source.name, []), "-c", str(source)]
-        subprocess.run([*compile_, "-o", objects[-1]], check=True)
+def test_kernels_under_sanitizers(root, tmp_path, kernels):
     program = str(tmp_path / "check_kernels")
-    subprocess.run([COMPILER, *flags, *objects, "-o", program], check=True)
+    include = f"-I{root / 'causal_linear_attention' / 'csrc' / 'cpu'}"
+    source = str(root / "tests" / "cpp" / "check_kernels.cpp")
+    subprocess.run([COMPILER, *SANITIZED, include, source, *kernels, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -54,22 +77,14 @@ def sanitizer_runtimes() -> list[str]:
 @pytest.mark.longest
 @pytest.mark.slow
 @pytest.mark.skipif(not sanitizer_runtimes(), reason="g++ has no runtime of the sanitizers")
-def test_operators_under_sanitizers(root, tmp_path):
+def test_operators_under_sanitizers(root, tmp_path, kernels):
     """Through torch: what the bindings check, allocate and pass on."""
     package = tmp_path / "causal_linear_attention"
     shutil.copytree(
         root / package.name, package, ignore=shutil.ignore_patterns("*.so", "_build.json", "cuda")
     )
-    common = ["-std=c++20", "-O1", "-fPIC", TORCH_TARGET, *SANITIZERS, *TORCH_HEADERS]
-
-    def compiled(source: Path) -> str:
-        target = str(tmp_path / f"{source.stem}.o")
-        flags = [*common, *ISA_FLAGS.get(source.name, [])]
-        subprocess.run([COMPILER, *flags, "-c", str(source), "-o", target], check=True)
-        return target
-
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, sorted((package / "csrc" / "cpu").glob("*.cpp"))))
+    bindings = [source for source in (package / "csrc" / "cpu").glob("*.cpp") if is_binding(source)]
+    objects = [*kernels, *compile_all(tmp_path, bindings, TORCH_TARGET, *TORCH_HEADERS)]
     link = [COMPILER, "-shared", *SANITIZERS, *objects, f"-L{Path(torch.__file__).parent / 'lib'}"]
     subprocess.run([*link, "-ltorch", "-ltorch_cpu", "-o", str(package / "_cpu.so")], check=True)
     environment = {
