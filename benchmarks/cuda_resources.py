@@ -49,8 +49,9 @@ def parse_name(mangled: str) -> dict[str, Any] | None:
     dtype, *rest = [a or b or c for a, b, c in _ARGUMENT.findall(found[2])]
     record: dict[str, Any] = {"kernel": kind, "dtype": DTYPES[dtype]}
     if kind in ("forward_kernel", "backward_kernel"):
-        normalize, columns, aligned = map(int, rest)
+        normalize, columns, aligned, decayed = map(int, rest)
         record |= {"normalize": bool(normalize), "columns": 16 * columns, "aligned": bool(aligned)}
+        record |= {"decayed": True} if decayed else {}
     return record
 
 
@@ -175,6 +176,7 @@ def _row(record: dict[str, Any]) -> list[str]:
     job = record["kernel"].removesuffix("_kernel")
     name = f"D {record['columns']:>3}, {'aligned' if record['aligned'] else 'any'}, {job}"
     name += ", normaliser" if record["normalize"] else ""
+    name += ", decays" if "decayed" in record else ""
     blocks = str(blocks_by_registers(record))
     counts = [" + ".join(map(str, record.get(key, []))) for key in ("instructions", "matrix_products")]
     return [name, record["dtype"], str(record["registers"]), str(record["spilled"]), blocks, *counts]

@@ -214,14 +214,19 @@ def causal_linear_attention_step(
     check_normalizer(normalize, eps)
     if scale is not None:
         check_scale(scale)
-    if log_decay is None and _step_runs_compiled(q, k, v, state):
+    if _step_runs_compiled(q, k, v, state, log_decay):
         try:
-            found = operators.step(q, k, v, state, normalize, eps)
+            if log_decay is None:
+                found = operators.step(q, k, v, state, normalize, eps)
+            else:
+                found = operators.step(q, k, v, state, normalize, eps, log_decay.to(state.dtype).exp())
             return found if scale is None else (found[0] * scale, found[1])
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
             check_inputs(q, k, v, rank=3, grouped=True)
             check_state(state, k, v.shape[-1] + normalize)
+            if log_decay is not None:
+                check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
             if q.shape == k.shape:
                 raise
     q, k, v = _promoted_under_autocast(q, k, v)
@@ -299,10 +304,14 @@ def _linear_attention(
     return out.to(v.dtype)
 
 
-def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
+def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None) -> bool:
     """The compiled step has no derivative; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
         return False
+    if log_decay is not None:
+        check_tensors(log_decay=log_decay)
+        if log_decay.dtype not in (torch.float32, q.dtype):
+            return False
     if q.is_cuda:
         compiled = select_backend("auto", q.device, q.dtype) == "cuda"
     else:
@@ -311,7 +320,9 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
         return False
     if not torch.is_grad_enabled():
         return True
-    return not (q.requires_grad or k.requires_grad or v.requires_grad or state.requires_grad)
+    if q.requires_grad or k.requires_grad or v.requires_grad or state.requires_grad:
+        return False
+    return log_decay is None or not log_decay.requires_grad
 
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,7 +14,8 @@ the backward pass; it is empty without a normaliser. `kept` are states (B, H, K,
 backward pass, those before every `kept_rows`-th position but the first of a sequence; elsewhere, or without
 `keep`, K is 0. With a normaliser, `backward` needs `out` where `needs_out` says so, `triton_backward` always.
 `decayed_forward` and `decayed_backward` take e^log_decay, (H,) or (B, H, N) of the accumulation dtype, after
-v; the latter also returns the gradient of log_decay by position. `attend` is `forward` with its derivative.
+v; the latter also returns the gradient of log_decay by position. `step` takes (H,) or (B, H). `attend` is
+`forward` with its derivative.
 The kernels live in the shared objects that `extension.py` loads.
 """
 
@@ -49,7 +50,7 @@ _SCHEMAS = (
     f"{_OPTIONS}, {_REST}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     f"triton_forward({_FORWARD}, {_PACKED}) {_RESULTS})",
     f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}) {_GRADIENTS}",
-    "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
+    "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps, Tensor? decay=None) "
     "-> (Tensor out, Tensor state)",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
     f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
@@ -163,7 +164,7 @@ def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, c
 
 
 @register_fake(f"{NAMESPACE}::step")
-def _(q, k, v, state, normalize, eps):
+def _(q, k, v, state, normalize, eps, decay=None):
     return v.new_empty(v.shape), state.new_empty(state.shape)
 
 

@@ -29,7 +29,7 @@ class Kernels:
         attend: `(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state) -> (out, state)`,
             differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
-        max_dim: the largest D and M of inputs of a dtype, if there is one.
+        max_dim: the largest D and M of inputs of a dtype, with or without decays, if there is one.
         decays: whether they take `log_decay`.
     """
 
@@ -37,7 +37,7 @@ class Kernels:
     dtypes: tuple[torch.dtype, ...]
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
-    max_dim: Callable[[torch.dtype], int | None] = lambda dtype: None
+    max_dim: Callable[[torch.dtype, bool], int | None] = lambda dtype, decays: None
     decays: bool = False
 
 
@@ -54,14 +54,16 @@ KERNELS = {
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
         attend=operators.attend,
         reason=extension.reason_on_gpu,
-        max_dim=lambda dtype: 256 if dtype.itemsize == 2 else 128,  # the state stays in registers
+        # The state stays in registers.
+        max_dim=lambda dtype, decays: 256 if dtype.itemsize == 2 and not decays else 128,
+        decays=True,
     ),
     "triton": Kernels(
         home="cuda",
         dtypes=triton_backend.DTYPES,
         attend=partial(operators.attend, triton=True),
         reason=triton_backend.reason,
-        max_dim=lambda dtype: triton_backend.MAX_DIM,
+        max_dim=lambda dtype, decays: triton_backend.MAX_DIM,
     ),
 }
 BACKENDS = (*KERNELS, "torch", "reference")
@@ -113,7 +115,7 @@ def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, decays: bool) -
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
         return f"inputs of {names}, not {dtype}"
-    largest = kernels.max_dim(dtype)
+    largest = kernels.max_dim(dtype, decays)
     if largest and dim > largest:
         return f"D and M of at most {largest}, not {dim}"
     if decays and not kernels.decays:

@@ -222,6 +222,24 @@ inline Problem step_of(const Tensor& q, const Tensor& k, const Tensor& v, const 
   return p;
 }
 
+// Decays (heads), or (batch, heads, rows), of q's accumulation type, whatever their strides; of a step without rows.
+inline Array decays_of(const Tensor& q, const std::optional<Tensor>& decay) {
+  Array array;
+  if (!decay.has_value()) return array;
+  const bool of_heads = decay->dim() == 1;
+  bool fits = of_heads ? decay->size(0) == q.size(1) : decay->dim() == q.dim() - 1;
+  for (int64_t i = 0; fits && !of_heads && i < decay->dim(); ++i) fits = decay->size(i) == q.size(i);
+  require(fits, q.dim() == 4 ? "decay must be (heads) or (batch, heads, rows)"
+                             : "decay must be (heads) or (batch, heads)");
+  require(decay->scalar_type() == accumulation_type(q) && on_one_device(q, *decay),
+          "decay must be float32 (float64 for float64 inputs) and on the device of q");
+  array.data = const_cast<void*>(decay->const_data_ptr());
+  array.head = decay->stride(of_heads ? 0 : 1);
+  if (!of_heads) array.batch = decay->stride(0);
+  if (!of_heads && q.dim() == 4) array.row = decay->stride(2);
+  return array;
+}
+
 // `inverse` as forward returned it.
 inline void check_inverse(const Tensor& inverse, const Tensor& q, bool normalize) {
   require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&

@@ -93,13 +93,14 @@ cla::Problem problem_of(const int64_t* shape, int dtype, int normalize) {
 }  // namespace
 
 // Forward and backward. The arrays: q, k, v, state, out, final state, inverse, grad_out, grad_state, the gradients of
-// q, k, v and the state, and the bounds of packed sequences. Returns null or an error.
+// q, k, v and the state, the bounds of packed sequences, decays and the gradient of their logarithms. Returns null or an
+// error.
 extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, HostArray* arrays,
                                const int* device, int order, int at_end) {
   using namespace cla;
   using namespace cla::cuda;
   emulation::set_order(order);
-  emulation::Arrays moved(arrays, 14, at_end != 0);
+  emulation::Arrays moved(arrays, 16, at_end != 0);
   const Device gpu{0, device[0], device[1], device[2]};
   Problem p = problem_of(shape, dtype, normalize);
   p.q = moved.array(0);
@@ -108,6 +109,7 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   p.state = moved[3];
   p.offsets = static_cast<const int32_t*>(moved[13]);
   p.sequences = arrays[13].bytes / 4 - 1;
+  p.decay = moved.array(14);
   const emulation::Guarded kept(4 * p.batch * p.heads * kept_states(p) * p.depth * (p.width + p.normalize), true);
   const Outputs outputs{moved.array(4), moved[5], moved[6], kept.data};
   std::optional<emulation::Guarded> scratch;
@@ -118,24 +120,25 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   if (error == nullptr) {
     const Gradients g{moved.array(7),  moved[8],        moved[6], moved.array(9),
                       moved.array(10), moved.array(11), moved[12], kept.data,
-                      moved.array(4)};
+                      moved.array(4),  moved[15]};
     error = backward(p, g, gpu, allocate, nullptr);
   }
   moved.back();
   return error;
 }
 
-// One decoding position. The arrays: q, k, v, state, out and the new state, contiguous.
+// One decoding position. The arrays: q, k, v, state, out and the new state, contiguous, and decays.
 extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normalize, HostArray* arrays, int order,
                                     int at_end) {
   using namespace cla;
   emulation::set_order(order);
-  emulation::Arrays moved(arrays, 6, at_end != 0);
+  emulation::Arrays moved(arrays, 7, at_end != 0);
   Problem p = problem_of(shape, dtype, normalize);
   p.q = moved.array(0);
   p.k = moved.array(1);
   p.v = moved.array(2);
   p.state = moved[3];
+  p.decay = moved.array(6);
   const char* const error = cuda::step(p, moved[4], moved[5], cuda::Device{}, nullptr);
   moved.back();
   return error;

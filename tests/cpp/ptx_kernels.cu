@@ -4,9 +4,9 @@
 
 namespace cla::cuda {
 
-template __global__ void forward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED>(
+template __global__ void forward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED, CLA_DECAYED>(
     CLA_PARAMETER ForwardLaunch);
-template __global__ void backward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED>(
+template __global__ void backward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED, CLA_DECAYED>(
     CLA_PARAMETER BackwardLaunch);
 
 }  // namespace cla::cuda

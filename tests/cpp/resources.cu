@@ -14,5 +14,7 @@ CLA_FORWARD(true, 4);
 CLA_BACKWARD(false, 4);
 CLA_BACKWARD(true, 4);
 CLA_BACKWARD(true, 8);
+template __global__ void forward_kernel<CLA_TYPE, false, 4, true, true>(CLA_PARAMETER ForwardLaunch);
+template __global__ void backward_kernel<CLA_TYPE, false, 4, true, true>(CLA_PARAMETER BackwardLaunch);
 
 }  // namespace cla::cuda

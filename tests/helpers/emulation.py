@@ -19,12 +19,13 @@ FLAGS += ["-ftrivial-auto-var-init=pattern", "-ffp-contract=off"]
 def build(root: Path, folder: Path, capability: int) -> None:
     """Build the kernels in `folder` as a GPU of this compute capability (75 or 80) would run them."""
     kernels, tests = root / "causal_linear_attention" / "csrc" / "cuda", root / "tests" / "cpp"
-    level = "-O1" if capability >= 80 else "-O0"  # few tests ask for the older, which is built sooner so
-    flags = [*FLAGS, level, f"-DCLA_CAPABILITY={capability}", f"-I{tests}", f"-I{kernels}"]
+    flags = [*FLAGS, f"-DCLA_CAPABILITY={capability}", f"-I{tests}", f"-I{kernels}"]
 
     def compile_(source: Path) -> str:
         target = str(folder / f"{source.stem}.o")
-        subprocess.run([COMPILER, *flags, "-x", "c++", "-c", str(source), "-o", target], check=True)
+        # Few tests ask for the older GPU and for decays, which are built sooner so.
+        level = "-O1" if capability >= 80 and "decayed" not in source.stem else "-O0"
+        subprocess.run([COMPILER, *flags, level, "-x", "c++", "-c", str(source), "-o", target], check=True)
         return target
 
     sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
@@ -58,11 +59,24 @@ def _array(x: torch.Tensor | None) -> HostArray:
 
 
 def emulate(
-    library, q, k, v, state, grad_out, grad_state, normalize, device, order=0, at_end=True, bounds=None
+    library,
+    q,
+    k,
+    v,
+    state,
+    grad_out,
+    grad_state,
+    normalize,
+    device,
+    decay=None,
+    order=0,
+    at_end=True,
+    bounds=None,
 ):
-    """Output, final state and the four gradients; what the kernels do not write stays NaN.
+    """Output, final state, the gradients of q, k, v and the state, and with decays that of their logarithms.
 
-    `device` is (compute capability, multiprocessors, bytes of shared memory), `bounds` the cu_seqlens.
+    What the kernels do not write stays NaN. `device` is (compute capability, multiprocessors, bytes of shared
+    memory), `bounds` the cu_seqlens, `decay` e^log_decay, `(H,)` or `(B, H, N)`.
     """
     columns = v.shape[-1] + normalize
     states = q.shape[0] if bounds is None else len(bounds) - 1
@@ -76,21 +90,29 @@ def emulate(
     inverse = torch.full(q.shape[:3], torch.nan) if normalize else None
     out, final, grad_initial = new(v), new_state(), new_state()
     grads = [new(x) for x in (q, k, v)]
+    grad_decay = None if decay is None else torch.full(q.shape[:3], torch.nan)
+    if decay is not None:
+        decay = (decay[:, None] if decay.dim() == 1 else decay).expand(q.shape[:3]).unsqueeze(-1)
     tensors = [q, k, v, state, out, final, inverse, grad_out, grad_state, *grads, grad_initial, bounds]
-    arrays = (HostArray * 14)(*[_array(x) for x in tensors])
+    arrays = (HostArray * 16)(*[_array(x) for x in (*tensors, decay, grad_decay)])
     shape = (ctypes.c_int64 * 5)(*q.shape, v.shape[-1])
     error = library.emulate(
         *(shape, DTYPES[q.dtype], int(normalize), arrays, (ctypes.c_int * 3)(*device), order, int(at_end))
     )
     if error:
         raise RuntimeError(error.decode())
-    return out, final, *grads, grad_initial
+    return out, final, *grads, grad_initial, *([] if decay is None else [grad_decay])
 
 
-def emulate_step(library, q, k, v, state, normalize, order=0, at_end=True):
-    """Output and new state of one decoding position; what the kernel does not write stays NaN."""
+def emulate_step(library, q, k, v, state, normalize, decay=None, order=0, at_end=True):
+    """Output and new state of one decoding position; what the kernel does not write stays NaN.
+
+    `decay` is e^log_decay, `(H,)` or `(B, H)`.
+    """
+    if decay is not None:
+        decay = decay.expand(q.shape[:2])[..., None, None]
     out, new = torch.full_like(v, torch.nan), torch.full_like(state, torch.nan)
-    arrays = (HostArray * 6)(*[_array(x) for x in (q, k, v, state, out, new)])
+    arrays = (HostArray * 7)(*[_array(x) for x in (q, k, v, state, out, new, decay)])
     shape = (ctypes.c_int64 * 5)(*q.shape[:2], 1, q.shape[-1], v.shape[-1])
     error = library.emulate_step(shape, DTYPES[q.dtype], int(normalize), arrays, order, int(at_end))
     if error:

@@ -20,9 +20,13 @@ def main() -> None:
                     torch.rand(batch, heads, length, x, device=device).to(dtype).requires_grad_()
                     for x in (dim, dim, width)
                 )
-                out = causal_linear_attention(q, k, v, normalize=normalize, backend=backend)
-                grads = torch.autograd.grad(out.float().sum(), (q, k, v))
-                assert all(x.isfinite().all() for x in (out, *grads))
+                for decay in (None, -torch.rand(batch, heads, length, device=device)):
+                    leaves = (q, k, v) if decay is None else (q, k, v, decay.requires_grad_())
+                    out = causal_linear_attention(
+                        q, k, v, log_decay=decay, normalize=normalize, backend=backend
+                    )
+                    grads = torch.autograd.grad(out.float().sum(), leaves)
+                    assert all(x.isfinite().all() for x in (out, *grads))
     print("done")
 
 

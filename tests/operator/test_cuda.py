@@ -121,6 +121,57 @@ def test_packed_sequences_equal_the_loop(dim, normalize):
         assert (x.double() - y.double()).norm() <= 2e-2 * y.double().norm()
 
 
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48), (1, 2, 700, 128, 100)])
+def test_decays(shape, dtype, normalize):
+    """Equal those of PyTorch in float64; the same inputs give the same bits, and a step the last output."""
+    given = [x.detach() for x in draw(shape, dtype, normalize)]
+    decay = -torch.rand(shape[:3], device="cuda") / 4
+    decay[..., 200], decay[..., 230] = -torch.inf, -60.0
+
+    def run(backend, *given):
+        leaves = [x.clone().requires_grad_() for x in given]
+        q, k, v, state, decay = leaves
+        out, final = causal_linear_attention(
+            *(q, k, v),
+            initial_state=state,
+            log_decay=decay,
+            normalize=normalize,
+            return_state=True,
+            backend=backend,
+        )
+        loss = out.double().square().sum() + final.double().sum()
+        return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
+
+    found = run("cuda", *given, decay)
+    for x, again in zip(found, run("cuda", *given, decay), strict=True):
+        assert torch.equal(x, again)
+    for x, y in zip(found, run("torch", *(x.double() for x in (*given, decay))), strict=True):
+        assert (x.double() - y).norm() <= max(2e-5, 6 * torch.finfo(dtype).eps) * y.norm()
+    with torch.no_grad():
+        options = {"log_decay": decay[..., :-1], "normalize": normalize, "return_state": True}
+        before = [x[:, :, :-1] for x in given[:3]]
+        _, state = causal_linear_attention(*before, initial_state=given[3], backend="cuda", **options)
+        rows = [x[:, :, -1] for x in given[:3]]
+        out, state = causal_linear_attention_step(*rows, state, log_decay=decay[..., -1], normalize=normalize)
+    torch.testing.assert_close(out.float(), found[0][:, :, -1].float(), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(state, found[1], rtol=1e-3, atol=1e-3)
+
+
+def test_decays_in_packed_sequences_and_opcheck():
+    q, k, v, _ = (x.detach() for x in draw((1, 2, 1201, 48, 48), torch.bfloat16))
+    decay = -torch.rand(2, device="cuda")
+    options = {"cu_seqlens": torch.tensor([0, 3, 3, 1200, 1201], device="cuda"), "log_decay": decay}
+    found, expected = (causal_linear_attention(q, k, v, backend=x, **options) for x in ("cuda", "torch"))
+    assert (found.float() - expected.float()).norm() <= 2e-2 * expected.float().norm()
+    arguments = (q, k, v, decay.exp(), None, False, 1e-6, True)
+    assert set(torch.library.opcheck(operators.decayed_forward, arguments).values()) == {"SUCCESS"}
+    out, final, inverse, kept = operators.decayed_forward(*arguments)
+    arguments = (out, final, q, k, v, decay.exp(), None, inverse, kept, False, 1e-6)
+    assert set(torch.library.opcheck(operators.decayed_backward, arguments).values()) == {"SUCCESS"}
+
+
 def test_prompt_then_steps():
     q, k, v, _ = draw((2, 3, 70, 16, 24), normalize=True)
     with torch.no_grad():

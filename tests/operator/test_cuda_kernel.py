@@ -86,6 +86,84 @@ def test_heads_of_256_columns_on_smaller_gpus(library, device, dtype):
     check(library, (1, 1, 40, 256, 256), dtype, True, device=device, state=False)
 
 
+def draw_decays(shape):
+    """In float64: some of 0, some of -60 and -inf, some that grow. A kernel takes them rounded."""
+    decay = torch.rand(shape[:3], dtype=torch.float64).mul(-0.3).exp()
+    for value in (1.0, 8e-27, 0.0, 1.3):
+        decay[torch.rand(shape[:3]) < 0.05] = value
+    return decay.float()
+
+
+def check_decays(
+    library, shape, dtype, normalize, device=H200, decay=None, bounds=None, strides="dense", **how
+):
+    given = list(draw(shape, dtype, normalize, strides=strides))
+    if bounds is not None:
+        given[3], given[5] = draw((len(bounds) - 1, shape[1], 1, *shape[3:]), dtype, normalize)[3::2]
+    decay = draw_decays(shape) if decay is None else decay
+    packed = None if bounds is None else torch.tensor(bounds, dtype=torch.int32)
+    found = emulation.emulate(library(device), *given, normalize, device, decay, bounds=packed, **how)
+    log_decay = (decay[:, None] if decay.dim() == 1 else decay).expand(shape[:3]).double().log()
+    assert_exact_enough(found, given, normalize, shape, bounds, log_decay)
+
+
+@normalizes
+@dtypes
+def test_decays(library, dtype, normalize):
+    """One a head, or one a position, of which some hide what is before."""
+    check_decays(library, (2, 2, 70, 20, 9), dtype, normalize, decay=torch.tensor([0.9, 0.99]), order=1)
+    check_decays(library, (1, 2, 100, 20, 16), dtype, normalize, strides="projected", order=3, at_end=False)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "normalize", "columns"),
+    [
+        (H200, torch.float32, True, (9, 20)),
+        (H200, torch.bfloat16, False, (9, 20)),
+        (BUSY, torch.bfloat16, True, (70, 16)),
+        (BUSY, torch.float16, False, (9, 20)),
+    ],
+)
+def test_decays_of_long_heads(library, device, dtype, normalize, columns):
+    """Cut into segments, each of which has its decay, and whole, from one kept state to the next."""
+    check_decays(library, (1, 1, 1100, *columns), dtype, normalize, device, order=2)
+
+
+@pytest.mark.parametrize(("dtype", "normalize"), [(torch.bfloat16, False), (torch.float32, True)])
+def test_decays_of_packed_sequences(library, dtype, normalize):
+    bounds = [0, 0, 1, 38, 38, 600, 640]
+    check_decays(library, (1, 2, 640, 9, 20), dtype, normalize, bounds=bounds, order=5)
+
+
+@normalizes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+def test_a_decay_of_0_hides_what_is_not_finite(library, dtype, normalize):
+    """And nothing else does: it spreads up to there, backwards in the gradients of keys and values."""
+    given = list(draw((1, 1, 100, 20, 20), dtype, normalize))
+    decay = torch.full((1, 1, 100), 0.9)
+    decay[..., (5, 70)] = 0.0
+    clean = emulation.emulate(library(H200), *given, normalize, H200, decay)
+    for which in range(5):
+        spoilt = [x.clone() for x in given]
+        rows = (slice(None), slice(None), [2, 40])
+        spoilt[which][rows if which != 3 else ...] = torch.nan
+        found = emulation.emulate(library(H200), *spoilt, normalize, H200, decay, order=which)
+        out, final, grad_q, grad_k, grad_v, _, grad_decay = found
+        for x, y in zip(
+            (out, grad_q, grad_k, grad_v, grad_decay), (clean[0], *clean[2:5], clean[6]), strict=True
+        ):
+            assert torch.equal(x[:, :, 70:], y[:, :, 70:])
+        assert torch.equal(final, clean[1])
+        if which == 3:
+            assert torch.equal(out[:, :, 5:], clean[0][:, :, 5:]) and not out[:, :, :5].isfinite().any()
+        if which == 2:
+            assert not out[0, 0, [2, 3, 4, *range(40, 70)]].isfinite().any()
+            assert torch.equal(out[:, :, 5:40], clean[0][:, :, 5:40])
+        if which == 4:
+            assert not grad_v[0, 0, [0, 1, 2, *range(5, 41)]].isfinite().any()
+            assert torch.equal(grad_v[:, :, 3:5], clean[4][:, :, 3:5])
+
+
 LENGTHS = [0, 1, 37, 0, 0, 64, 2, 1100, 1, 0]
 
 
@@ -169,8 +247,11 @@ def test_strides(library, strides, dtype):
     check(library, (2, 2, 70, 16, 16), dtype, True, strides=strides)
 
 
-@pytest.mark.parametrize(("columns", "dtype"), [*((20, x) for x in DTYPES), (132, torch.bfloat16)], ids=str)
-@normalizes
+@pytest.mark.parametrize(
+    ("columns", "dtype", "normalize"),
+    [*((20, x, y) for x in DTYPES for y in (False, True)), (132, torch.bfloat16, True)],
+    ids=str,
+)
 def test_nan_and_inf_stay_where_they_belong(library, normalize, dtype, columns):
     """Against the definition, which masks: what is finite there must be, and the first head is untouched.
     Nor do they get lost on the way to rows further on."""
@@ -286,8 +367,13 @@ def test_step(library, dtype, normalize, order):
         q, k = (torch.rand(batch, heads, dim).add(0.1).to(dtype) for _ in range(2))
         v = torch.randn(batch, heads, width).to(dtype)
         state = torch.rand(batch, heads, dim, width + normalize)
-        found = emulation.emulate_step(library(H200), q, k, v, state, normalize, order, order % 2 == 0)
         wide = [x.double() for x in (q, k, v, state)]
-        for f, t in zip(found, causal_linear_attention_step(*wide, normalize=normalize), strict=True):
-            assert f.shape == t.shape
-            torch.testing.assert_close(f.double(), t, rtol=torch.finfo(f.dtype).eps, atol=1e-5)
+        for decay in (None, torch.rand(heads), torch.rand(batch, heads)):
+            found = emulation.emulate_step(
+                library(H200), q, k, v, state, normalize, decay, order, order % 2 == 0
+            )
+            log_decay = None if decay is None else decay.double().log()
+            truth = causal_linear_attention_step(*wide, log_decay=log_decay, normalize=normalize)
+            for f, t in zip(found, truth, strict=True):
+                assert f.shape == t.shape
+                torch.testing.assert_close(f.double(), t, rtol=torch.finfo(f.dtype).eps, atol=1e-5)

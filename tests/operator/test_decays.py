@@ -1,6 +1,7 @@
 """Decays: every backend against the recurrence, and against definitions of others."""
 
 import importlib.util
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from causal_linear_attention import (
     operators,
     reference,
     select_backend,
+    selection,
 )
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -248,8 +250,16 @@ def test_transforms_of_torch_func(backend):
         torch.testing.assert_close(transform(run), transform(by_definition))
 
 
-def test_devices_without_kernels_for_decays():
-    assert select_backend("auto", "cuda", decays=True) == "torch"
+def test_what_runs_on_a_gpu(monkeypatch):
+    """PyTorch where its kernels do not take the input, never an error."""
+    for name in ("cuda", "triton"):
+        kernels = replace(selection.KERNELS[name], reason=lambda device: "")
+        monkeypatch.setitem(selection.KERNELS, name, kernels)
+    choose = partial(select_backend, "auto", "cuda", decays=True)
+    assert choose(dtype=torch.bfloat16, dim=128) == choose(dtype=torch.float32, dim=64) == "cuda"
+    assert choose(dtype=torch.bfloat16, dim=200) == choose(dtype=torch.float64, dim=64) == "torch"
+    with pytest.raises(ValueError, match="backend is 'cuda'; expected D and M of at most 128, not 200"):
+        select_backend("cuda", "cuda", torch.bfloat16, 200, decays=True)
 
 
 @pytest.mark.parametrize(

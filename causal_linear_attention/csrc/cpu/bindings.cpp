@@ -18,27 +18,6 @@ Packing checked_packing(const Tensor& q, const std::optional<Tensor>& cu_seqlens
   return packing;
 }
 
-// Decays (heads), or (batch, heads, rows), of q's accumulation type, whatever their strides.
-Array decays_of(const Tensor& q, const Tensor& decay) {
-  const bool of_heads = decay.dim() == 1;
-  require(of_heads ? decay.size(0) == q.size(1)
-                   : decay.dim() == 3 && decay.size(0) == q.size(0) && decay.size(1) == q.size(1) &&
-                         decay.size(2) == q.size(2),
-          "decay must be (heads) or (batch, heads, rows)");
-  require(decay.scalar_type() == accumulation_type(q) && on_one_device(q, decay),
-          "decay must be float32 (float64 for float64 inputs) and on the device of q");
-  Array array;
-  array.data = const_cast<void*>(decay.const_data_ptr());
-  if (of_heads) {
-    array.head = decay.stride(0);
-  } else {
-    array.batch = decay.stride(0);
-    array.head = decay.stride(1);
-    array.row = decay.stride(2);
-  }
-  return array;
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                                        const Array& decay, bool normalize, double eps,
                                                        const std::optional<Tensor>& cu_seqlens,
@@ -131,8 +110,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
   return {grad_q, grad_k, grad_v, grad_initial, grad_decay};
 }
 
-std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
+std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
+                                   std::optional<Tensor> decay) {
   check_step(q, k, v, state, normalize);
+  const Array decays = decays_of(q, decay);
   q = as_contiguous(q);
   k = as_contiguous(k);
   v = as_contiguous(v);
@@ -140,8 +121,9 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   Tensor out = empty({v.size(0), v.size(1), v.size(2)}, v.scalar_type());
   Tensor state_out =
       empty({state.size(0), state.size(1), state.size(2), state.size(3)}, state.scalar_type());
-  step(step_of(q, k, v, state, normalize, eps), out.mutable_data_ptr(), state_out.mutable_data_ptr(),
-       torch_threads());
+  Problem problem = step_of(q, k, v, state, normalize, eps);
+  problem.decay = decays;
+  step(problem, out.mutable_data_ptr(), state_out.mutable_data_ptr(), torch_threads());
   return {out, state_out};
 }
 

@@ -209,6 +209,10 @@ void step(const Problem& p, void* out, void* state_out, const Threads& threads) 
       s.width = p.width;
       s.normalize = p.normalize;
       s.eps = p.eps;
+      if (p.decay.data != nullptr) {
+        const int64_t at = head / p.heads * p.decay.batch + head % p.heads * p.decay.head;
+        s.decay = static_cast<const char*>(p.decay.data) + at * wide;
+      }
       (p.dtype == Dtype::f64 ? kernels.step_f64 : kernels.step_f32)(s);
     }
   });

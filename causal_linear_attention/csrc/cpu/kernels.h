@@ -106,7 +106,7 @@ static constexpr int64_t workspace_size(int64_t depth, int64_t width) {
          + kChunk * kChunk + kChunk + pitch(width);
 }
 
-// One decoding position of one head: state_out = state + k^T v, out = q @ state_out (normalised).
+// One decoding position of one head: state_out = decay state + k^T v, out = q @ state_out (normalised).
 struct Step {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   Dtype dtype = Dtype::f32;
@@ -116,6 +116,7 @@ struct Step {
   int64_t depth = 0, width = 0;
   bool normalize = false;
   double eps = 0.0;
+  const void* decay = nullptr;  // of the sums' type; null for 1
 };
 
 // What one instruction set offers; `state` enters the segment and gains its sum of b[j]^T c[j] (and of b[j]

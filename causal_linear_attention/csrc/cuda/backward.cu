@@ -8,7 +8,10 @@ namespace {
 
 Kernel<BackwardLaunch> kernel_of(const BackwardLaunch& s, const Problem& p, const Device& device) {
   const Rows* const in = s.inputs;
-  return kernel_of<Backward>(p, {&in[kK], &in[kV], &in[kQ], &in[kGrad], &s.grad_q, &s.grad_k, &s.grad_v}, device);
+  const std::initializer_list<const Rows*> arrays = {&in[kK],   &in[kV],   &in[kQ],  &in[kGrad],
+                                                     &s.grad_q, &s.grad_k, &s.grad_v};
+  return p.decay.data != nullptr ? kernel_of<DecayedBackward>(p, arrays, device)
+                                 : kernel_of<Backward>(p, arrays, device);
 }
 
 BackwardLaunch launch_of(const Problem& p, const Gradients& g) {
@@ -20,6 +23,8 @@ BackwardLaunch launch_of(const Problem& p, const Gradients& g) {
   s.grad_v = rows_of(p, g.v, p.width);
   s.grad_final = state_of(p, g.grad_state, true);
   s.grad_initial = state_of(p, g.state, true);
+  s.grad_decay = static_cast<float*>(g.log_decay);
+  s.eps = static_cast<float>(p.eps);
   if (is_wide(p)) {
     s.depth_parts = parts_of(p.depth);
     share_out(s, 2 * s.depth_parts + parts_of(p.width));

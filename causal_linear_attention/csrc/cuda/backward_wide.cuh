@@ -61,7 +61,7 @@ CLA_DEVICE void wide_output(const BackwardLaunch& s, const Turn& turn, Place pla
   Target<S> target(s, to, place);
   ring.walk(place.rows, [&](unsigned char* stage, int count) {
     if constexpr (S::kJob == Job::dq) {
-      dq_chunk(w, stage, count, nullptr, target);
+      dq_chunk(w, s, stage, count, nullptr, target);
     } else {
       reverse_chunk(w, stage, count, target);
     }
@@ -97,23 +97,27 @@ CLA_DEVICE void wide_block(const BackwardLaunch& s) {
   }
 }
 
-template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+template <class In, bool kNormalize, int kColumnBlocks, bool kAligned, bool kDecayed = false>
 CLA_KERNEL(32 * warps(kColumnBlocks), least_blocks(Job::dq, sizeof(In), kColumnBlocks))
 backward_kernel(CLA_PARAMETER BackwardLaunch s) {
   if constexpr (kColumnBlocks > kMostWarps) {
     wide_block<In, kNormalize, kColumnBlocks, kAligned>(s);
   } else {
-    backward_block<Shape<In, Job::dq, kNormalize, kColumnBlocks, kAligned>,
-                   Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned>>(s);
+    backward_block<Shape<In, Job::dq, kNormalize, kColumnBlocks, kAligned, kDecayed>,
+                   Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned, kDecayed>>(s);
   }
 }
 
 // What launch.cuh launches.
-struct Backward {
+template <bool kWithDecays>
+struct BackwardFamily {
   using L = BackwardLaunch;
   static constexpr Job kJob = Job::dkdv;  // the other jobs' shared memory is laid out alike
+  static constexpr bool kDecayed = kWithDecays;
   template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned, kDecayed>;
 };
+using Backward = BackwardFamily<false>;
+using DecayedBackward = BackwardFamily<true>;
 
 }  // namespace cla::cuda

@@ -19,7 +19,7 @@ cuda::Allocate allocator(const Tensor& like, std::optional<Tensor>& kept) {
 }
 
 Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& state,
-                        bool normalize, double eps, const Packing& packing) {
+                        const Array& decay, bool normalize, double eps, const Packing& packing) {
   require(q.size(3) >= 1 && v.size(3) >= 1, "the CUDA kernels take heads of at least one column");
   require(q.scalar_type() != ScalarType::Double, kDtypes);
   const int64_t most = cuda::max_columns(dtype_of(q));
@@ -27,13 +27,16 @@ Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const
           "the CUDA kernels take heads of at most 128 columns, in 16 bits 256");
   require(packing.sequences * q.size(1) < kMost && q.size(2) < kMost,
           "the CUDA kernels take at most 2^28 heads and rows");
-  return problem_of(q, k, v, data_of(state), normalize, eps, packing);
+  Problem p = problem_of(q, k, v, data_of(state), normalize, eps, packing);
+  p.decay = decay;
+  require(decay.data == nullptr || !cuda::is_wide(p), "the CUDA kernels with decays take heads of at most 128 columns");
+  return p;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                                      bool normalize, double eps, bool keep,
-                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
-  check_rows(q, k, v);
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                       const Array& decay, bool normalize, double eps, bool keep,
+                                                       const std::optional<Tensor>& cu_seqlens,
+                                                       bool return_state) {
   const Packing packing(q, cu_seqlens, return_state);
   check_states(state, packing.sequences, q, v, normalize);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
@@ -43,7 +46,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor
   state = contiguous_state(state);
   Tensor out = new_like(v), inverse = new_inverse(q, normalize);
   Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
-  const Problem p = checked_problem(q, k, v, state, normalize, eps, packing);
+  const Problem p = checked_problem(q, k, v, state, decay, normalize, eps, packing);
   Tensor kept = new_kept(q, v, normalize, keep ? cuda::kept_states(p) : 0);
   const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
                         inverse.mutable_data_ptr(), kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
@@ -52,13 +55,29 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor
   return {out, final_state, inverse, kept};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
-                                                       Tensor q, Tensor k, Tensor v,
-                                                       std::optional<Tensor> state, Tensor inverse,
-                                                       Tensor kept, bool normalize, double eps,
-                                                       std::optional<Tensor> out,
-                                                       std::optional<Tensor> cu_seqlens) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                      bool normalize, double eps, bool keep,
+                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
   check_rows(q, k, v);
+  return run_forward(q, k, v, state, {}, normalize, eps, keep, cu_seqlens, return_state);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k, Tensor v, Tensor decay,
+                                                              std::optional<Tensor> state, bool normalize,
+                                                              double eps, bool keep,
+                                                              std::optional<Tensor> cu_seqlens,
+                                                              bool return_state) {
+  check_rows(q, k, v);
+  return run_forward(q, k, v, state, decays_of(q, decay), normalize, eps, keep, cu_seqlens, return_state);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                        Tensor q, Tensor k, Tensor v,
+                                                        std::optional<Tensor> state, const Array& decay,
+                                                        Tensor inverse, Tensor kept, bool normalize, double eps,
+                                                        std::optional<Tensor> out,
+                                                        const std::optional<Tensor>& cu_seqlens,
+                                                        void* grad_log_decay) {
   const Packing packing(q, cu_seqlens, state.has_value());
   check_states(state, packing.sequences, q, v, normalize);
   check_rows(q, k, grad_out);
@@ -75,7 +94,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
   Tensor grad_initial = new_states(packing.sequences, q, v, normalize);  // the kernels work in it even if not wanted
-  const Problem p = checked_problem(q, k, v, state, normalize, eps, packing);
+  const Problem p = checked_problem(q, k, v, state, decay, normalize, eps, packing);
   const int64_t kept_size = cuda::kept_states(p) * q.size(0) * q.size(1) * q.size(3) * (v.size(3) + normalize);
   require(kept.numel() == kept_size && kept.scalar_type() == ScalarType::Float && on_one_device(q, kept),
           "kept must be what forward returned with keep");
@@ -89,23 +108,52 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
                             grad_initial.mutable_data_ptr(), kept.const_data_ptr(),
-                            out.has_value() ? array_of(*out) : Array{}};
+                            out.has_value() ? array_of(*out) : Array{}, grad_log_decay};
   std::optional<Tensor> scratch;
   check_launch(cuda::backward(p, gradients, device_of(q), allocator(q, scratch), stream_of(q)));
   return {grad_q, grad_k, grad_v, packing.states ? grad_initial : new_states(0, q, v, normalize)};
 }
 
-std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                       Tensor q, Tensor k, Tensor v,
+                                                       std::optional<Tensor> state, Tensor inverse,
+                                                       Tensor kept, bool normalize, double eps,
+                                                       std::optional<Tensor> out,
+                                                       std::optional<Tensor> cu_seqlens) {
+  check_rows(q, k, v);
+  return run_backward(grad_out, grad_state, q, k, v, state, {}, inverse, kept, normalize, eps, out, cu_seqlens,
+                      nullptr);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
+    Tensor grad_out, std::optional<Tensor> grad_state, Tensor q, Tensor k, Tensor v, Tensor decay,
+    std::optional<Tensor> state, Tensor inverse, Tensor kept, bool normalize, double eps, std::optional<Tensor> out,
+    std::optional<Tensor> cu_seqlens) {
+  check_rows(q, k, v);
+  const Array decays = decays_of(q, decay);
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  const int64_t size[] = {q.size(0), q.size(1), q.size(2)};
+  Tensor grad_decay = torch::stable::new_empty(q, {size, 3}, ScalarType::Float);
+  auto [grad_q, grad_k, grad_v, grad_initial] =
+      run_backward(grad_out, grad_state, q, k, v, state, decays, inverse, kept, normalize, eps, out, cu_seqlens,
+                   floats_of(grad_decay));
+  return {grad_q, grad_k, grad_v, grad_initial, grad_decay};
+}
+
+std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
+                                   std::optional<Tensor> decay) {
   check_step(q, k, v, state, normalize);
   require(q.scalar_type() != ScalarType::Double, kDtypes);
+  const Array decays = decays_of(q, decay);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = as_contiguous(q);
   k = as_contiguous(k);
   v = as_contiguous(v);
   state = as_contiguous(state);
   Tensor out = torch::stable::new_empty(v, v.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
-  check_launch(cuda::step(step_of(q, k, v, state, normalize, eps), out.mutable_data_ptr(),
-                          state_out.mutable_data_ptr(), device_of(q), stream_of(q)));
+  Problem p = step_of(q, k, v, state, normalize, eps);
+  p.decay = decays;
+  check_launch(cuda::step(p, out.mutable_data_ptr(), state_out.mutable_data_ptr(), device_of(q), stream_of(q)));
   return {out, state_out};
 }
 
@@ -183,6 +231,8 @@ Tensor rms_norm_backward_op(Tensor grad, Tensor out, Tensor root, double eps) {
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CUDA, m) {
   CLA_IMPL(forward);
   CLA_IMPL(backward);
+  CLA_IMPL(decayed_forward);
+  CLA_IMPL(decayed_backward);
   CLA_IMPL(step);
   CLA_IMPL(norm_step);
   CLA_IMPL(block_step);

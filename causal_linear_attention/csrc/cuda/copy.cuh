@@ -48,13 +48,14 @@ constexpr int least_blocks(Job job, int bytes, int column_blocks) {
 // All that is known when a kernel is compiled, and where everything lies in its shared memory, in bytes.
 // Arrays have at most 16 * kColumnBlocks columns, and exactly so many in aligned rows if kAligned. The outputs of wide
 // heads are shared out among blocks: of C a block has only the columns of its own output.
-template <class In_, Job kJob_, bool kNormalize_, int kColumnBlocks_, bool kAligned_,
+template <class In_, Job kJob_, bool kNormalize_, int kColumnBlocks_, bool kAligned_, bool kDecayed_ = false,
           int kCapability = CLA_CAPABILITY>
 struct Shape {
   using In = In_;
   using Part = typename Kind<In>::Part;
   static constexpr Job kJob = kJob_;
-  static constexpr bool kNormalize = kNormalize_, kAligned = kAligned_, kBackward = kJob != Job::forward;
+  static constexpr bool kNormalize = kNormalize_, kAligned = kAligned_, kDecayed = kDecayed_;
+  static constexpr bool kBackward = kJob != Job::forward;
   static constexpr bool kReverse = kJob >= Job::dkdv;  // chunks from the last to the first, P with j >= i
   static constexpr bool kFromDepth = kBackward && kJob != Job::dv;  // whether the warps share out q's and k's columns
   static constexpr Tile kA =
@@ -71,7 +72,8 @@ struct Shape {
   static constexpr int kThreads = 32 * kWarps;  // a warp for 16 columns of c
   // Of the state and, in fours, of the vector beside it a thread's numbers: forward has all of z, whoever's columns.
   static constexpr int kVectors = kJob == Job::forward ? kColumnBlocks / kWarps : 1;
-  static constexpr int kSums = 8 * kColumnBlocks + 4 * kVectors;
+  // And, with decays, that of a segment.
+  static constexpr int kSums = 8 * kColumnBlocks + 4 * kVectors + kDecayed;
   static constexpr int kTiles = kBackward && !kWide ? 4 : 3;
   CLA_DEVICE static constexpr int in_stage(int tile) { return !kWide ? tile : tile == kA ? 0 : tile == kB ? 1 : 2; }
   static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2, kScoreSets = kJob == Job::dkdv ? 2 : 1;
@@ -98,11 +100,18 @@ struct Shape {
   static constexpr int kZ = kInverse + kNumbers;
   // dkdv: strips of R and the largest number of each; dq, in the same place: for every row each warp's part of q . dq.
   static constexpr int kLargest = kWork + kStripsAtOnce * 16 * kPitch * kBytes;
-  static constexpr int kRing = kBackward ? kLargest + 32 : kNormalize ? kZ + kColumns * 4 : kWork;
+  static constexpr int kFactors = kBackward ? kLargest + 32 : kNormalize ? kZ + kColumns * 4 : kWork;
+  // With decays: a table of factors for each block of rows (see decays.cuh); in the backward pass also each warp's part
+  // of k . dk for every row, and of one number.
+  static constexpr int kFactorPitch = 24;
+  static constexpr int kProjections = kFactors + kRowBlocks * 16 * kFactorPitch * 4;
+  static constexpr int kParts = kProjections + (kBackward ? kWarps * kNumbers : 0);
+  static constexpr int kRing = kDecayed ? kParts + 32 : kFactors;
   // Within a stage.
   static constexpr int kWeights = kTiles * kTile;
   static constexpr int kSlopes = kWeights + kNumbers;
-  static constexpr int kStage = kBackward && kNormalize ? kSlopes + kNumbers : kWeights;
+  static constexpr int kDecays = kBackward && kNormalize ? kSlopes + kNumbers : kWeights;
+  static constexpr int kStage = kDecayed ? kDecays + kNumbers : kDecays;
 };
 
 // The rows that a block is at work on: all of a sequence's, whose rows end at `end`, or a segment of them.
@@ -151,7 +160,7 @@ struct Source {
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
   // Whether row and column are found again for every chunk, where registers are too few to keep them.
-  static constexpr bool kAgain = !S::kAligned || (S::kBackward && CLA_CAPABILITY >= 80);
+  static constexpr bool kAgain = !S::kAligned || ((S::kBackward || S::kDecayed) && CLA_CAPABILITY >= 80);
   CLA_DEVICE static int thread() { return kAgain ? here(thread_index()) : thread_index(); }
   CLA_DEVICE int row() const { return in_pieces() ? thread() / kPieces : thread() / S::kColumns; }
   CLA_DEVICE int column() const {
@@ -199,15 +208,22 @@ constexpr int kAll = 1 << kK | 1 << kV | 1 << kQ | 1 << kGrad;
 // A block's inputs: those of kWanted's bits.
 template <class S, int kWanted>
 struct Sources {
-  static constexpr bool kWeighted = S::kStage > S::kWeights, kSloped = kWeighted && (S::kWide || S::kJob == Job::dkdv);
+  static constexpr bool kWeighted = S::kBackward && S::kNormalize;
+  static constexpr bool kSloped = kWeighted && (S::kWide || S::kJob == Job::dkdv);
   Source<S> k, v, q, grad;
   const float *weights = nullptr, *slopes = nullptr;  // of this thread's row
+  const char* decays = nullptr;
+  int64_t decay_row = 0;  // bytes from one to the next
 
   CLA_DEVICE Sources(const Launch& s, const float* slopes_of_all, const Place& place)
       : k(s, kK, place), v(s, kV, place), q(s, kQ, place), grad(s, kGrad, place) {
     const int64_t number = static_cast<int64_t>(place.head) * s.length + first_row<S>(place) + thread_index();
     if constexpr (kWeighted) weights = s.inverse + number;
     if constexpr (kSloped) slopes = slopes_of_all + number;
+    if constexpr (S::kDecayed) {
+      decay_row = s.decay.row;
+      decays = s.decay.data + offset_of(s, s.decay, place.head) + (first_row<S>(place) + thread_index()) * decay_row;
+    }
   }
 
   CLA_DEVICE static void copy_numbers(const float*& from, int count, unsigned char* to) {
@@ -220,6 +236,16 @@ struct Sources {
     from += S::kReverse ? -S::kChunk : S::kChunk;
   }
 
+  CLA_DEVICE void copy_decays(int count, unsigned char* to) {
+#pragma unroll
+    for (int i = 0; i < S::kChunk; i += S::kThreads) {
+      const int row = thread_index() + i;
+      if (row >= S::kChunk) break;
+      cp_async<4>(to + row * 4, decays + i * decay_row, row < count);
+    }
+    decays += (S::kReverse ? -S::kChunk : S::kChunk) * decay_row;
+  }
+
   CLA_DEVICE void copy_chunk(int count, unsigned char* stage) {
     if (count > 0) {
       if constexpr (kWanted >> kK & 1) k.copy_chunk(count, stage + S::in_stage(kK) * S::kTile);
@@ -228,6 +254,7 @@ struct Sources {
       if constexpr (kWanted >> kGrad & 1) grad.copy_chunk(count, stage + S::in_stage(kGrad) * S::kTile);
       if constexpr (kWeighted) copy_numbers(weights, count, stage + S::kWeights);
       if constexpr (kSloped) copy_numbers(slopes, count, stage + S::kSlopes);
+      if constexpr (S::kDecayed) copy_decays(count, stage + S::kDecays);
     }
     cp_async_commit();
   }

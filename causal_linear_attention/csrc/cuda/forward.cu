@@ -7,7 +7,8 @@ namespace cla::cuda {
 namespace {
 
 Kernel<ForwardLaunch> kernel_of(const ForwardLaunch& s, const Problem& p, const Device& device) {
-  return kernel_of<Forward>(p, {&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out}, device);
+  const std::initializer_list<const Rows*> arrays = {&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out};
+  return p.decay.data != nullptr ? kernel_of<DecayedForward>(p, arrays, device) : kernel_of<Forward>(p, arrays, device);
 }
 
 ForwardLaunch launch_of(const Problem& p, const Outputs& o) {

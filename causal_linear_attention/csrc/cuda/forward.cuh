@@ -54,7 +54,9 @@ CLA_DEVICE void invert(const Warp<S>& w, float eps, float* to, int count) {
   for (int at = 0; at < S::kChunk; at += S::kThreads) {
     const int i = at + thread_index();
     if (i >= S::kChunk) break;
-    float total = w.row_sums(S::kRowBlocks)[i] + w.row_sums(0)[i];
+    float total = w.row_sums(S::kRowBlocks)[i];
+    if constexpr (S::kDecayed) total = hidden(w.factors().of_state(i), total);
+    total += w.row_sums(0)[i];
 #pragma unroll
     for (int j = 1; j < S::kRowBlocks; ++j) {
       if (j <= i / 16) total += w.row_sums(j)[i];
@@ -66,7 +68,7 @@ CLA_DEVICE void invert(const Warp<S>& w, float eps, float* to, int count) {
 }
 
 template <class S>
-CLA_DEVICE void add_chunk(Warp<S>& w, const unsigned char* stage) {
+CLA_DEVICE void add_chunk(Warp<S>& w, unsigned char* stage) {
   w.update(stage);
   if constexpr (S::kNormalize) w.add_rows(stage, kK);
 }
@@ -75,6 +77,7 @@ CLA_DEVICE void add_chunk(Warp<S>& w, const unsigned char* stage) {
 template <class S>
 CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char* stage, int count, float* inverse,
                               Target<S>& target) {
+  w.find_factors(stage, count, s.decay.row == 0);
   const float scale = w.state_scale();
   w.score(stage);
   if constexpr (S::kNormalize) sum_queries(w, stage);
@@ -83,22 +86,26 @@ CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char*
   sync_warp();
   typename Warp<S>::Output out;
   w.multiply_state(stage, scale, out);
+  w.decay_rows(out);
   typename Warp<S>::Input c[S::kRowBlocks];
-  int dirty_row = w.kClean;
-  const bool dirty = w.add_finite(stage, kV, c, out, dirty_row);
+  auto dirty_rows = w.clean_column();
+  const bool dirty = w.add_finite(stage, kV, c, out, dirty_rows);
   if constexpr (S::kNormalize) {
     sync_threads();
     multiply_rows<S>(w.floats(S::kInverse), out);
   }
   write(w, target, count, out);
-  if (dirty) [[unlikely]] poison(w, target, dirty_row, count);
+  if (dirty) [[unlikely]] poison(w, stage, target, dirty_rows, count);
 }
 
 // What the segment adds to the state.
 template <class S>
 CLA_DEVICE void forward_sums(Warp<S>& w, const ForwardLaunch& s, const Turn& turn, const Place& place) {
   Ring<S, S::kSummed> ring(s, nullptr, place);
-  ring.walk(place.rows, [&](unsigned char* stage, int) { add_chunk(w, stage); });
+  ring.walk(place.rows, [&](unsigned char* stage, int count) {
+    w.find_factors(stage, count, s.decay.row == 0);
+    add_chunk(w, stage);
+  });
   write_sums(w, s, turn);
   sync_threads();
 }
@@ -149,18 +156,22 @@ CLA_DEVICE void forward_block(const ForwardLaunch& s) {
   });
 }
 
-template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+template <class In, bool kNormalize, int kColumnBlocks, bool kAligned, bool kDecayed = false>
 CLA_KERNEL(32 * warps(kColumnBlocks), least_blocks(Job::forward, sizeof(In), kColumnBlocks))
 forward_kernel(CLA_PARAMETER ForwardLaunch s) {
-  forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned>>(s);
+  forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned, kDecayed>>(s);
 }
 
 // What launch.cuh launches.
-struct Forward {
+template <bool kWithDecays>
+struct ForwardFamily {
   using L = ForwardLaunch;
   static constexpr Job kJob = Job::forward;
+  static constexpr bool kDecayed = kWithDecays;
   template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-  static constexpr auto kKernel = forward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+  static constexpr auto kKernel = forward_kernel<In, kNormalize, kColumnBlocks, kAligned, kDecayed>;
 };
+using Forward = ForwardFamily<false>;
+using DecayedForward = ForwardFamily<true>;
 
 }  // namespace cla::cuda

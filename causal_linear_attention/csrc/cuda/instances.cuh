@@ -11,7 +11,7 @@ template <class Family, class In, bool kNormalize, int kColumnBlocks, bool kAlig
 struct Instance {
   using L = typename Family::L;
   template <int kCapability>
-  using S = Shape<In, Family::kJob, kNormalize, kColumnBlocks, kAligned, kCapability>;
+  using S = Shape<In, Family::kJob, kNormalize, kColumnBlocks, kAligned, Family::kDecayed, kCapability>;
   static constexpr auto kKernel = Family::template kKernel<In, kNormalize, kColumnBlocks, kAligned>;
   static constexpr int kThreads = S<80>::kThreads;
 
@@ -30,8 +30,9 @@ struct Instance {
   }
 };
 
-// Calls visit.template operator()<column blocks, aligned>() for the type's narrowest instance that holds these rows.
-template <class In, class Visit>
+// Calls visit.template operator()<column blocks, aligned>() for the narrowest instance that holds these rows. Wide heads
+// have none with decays.
+template <class Family, class In, class Visit>
 auto with_columns(std::initializer_list<const Rows*> arrays, const Visit& visit) {
   int columns = 1;
   for (const Rows* rows : arrays) columns = rows->columns > columns ? rows->columns : columns;
@@ -40,7 +41,7 @@ auto with_columns(std::initializer_list<const Rows*> arrays, const Visit& visit)
   if (columns <= 16) return visit.template operator()<1, false>();
   if (columns <= 32) return visit.template operator()<2, false>();
   if (columns <= 64) return exact ? visit.template operator()<4, true>() : visit.template operator()<4, false>();
-  if constexpr (sizeof(In) == 2) {
+  if constexpr (sizeof(In) == 2 && !Family::kDecayed) {
     if (columns > kColumnsOfBlock) {
       return exact ? visit.template operator()<16, true>() : visit.template operator()<16, false>();
     }
@@ -51,7 +52,7 @@ auto with_columns(std::initializer_list<const Rows*> arrays, const Visit& visit)
 template <class Family, class In>
 Kernel<typename Family::L> kernel_of_type(const Problem& p, std::initializer_list<const Rows*> arrays,
                                           const Device& device) {
-  return with_columns<In>(arrays, [&]<int kColumnBlocks, bool kAligned>() {
+  return with_columns<Family, In>(arrays, [&]<int kColumnBlocks, bool kAligned>() {
     return p.normalize ? Instance<Family, In, true, kColumnBlocks, kAligned>::kernel(device)
                        : Instance<Family, In, false, kColumnBlocks, kAligned>::kernel(device);
   });

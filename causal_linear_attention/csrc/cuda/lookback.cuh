@@ -10,7 +10,7 @@
 // segment before its own whose total is announced, adds to that the sums of the segments between, from the earlier to
 // the later, starts from the result, and announces its own total. Every total is therefore
 // ((initial + sum 0) + sum 1) + ..., added in this order whichever totals a block found: the bits do not depend on
-// the order in which blocks run.
+// the order in which blocks run. With decays a sum comes with its segment's, by which the total before is multiplied.
 #pragma once
 
 #include "state.cuh"
@@ -43,9 +43,16 @@ CLA_DEVICE void for_sums(Warp<S>& w, const Launch& s, int head, int number, Anno
 #pragma unroll
   for (int x = 0; x < 4 * S::kVectors; ++x) visit(w.vector[x], at[(8 * S::kColumnBlocks + x) * S::kThreads]);
 }
+// The decay of a turn's segment, which each thread has beside its numbers.
+template <class S>
+CLA_DEVICE float& decay_of_segment(const Launch& s, int head, int number) {
+  const int64_t which = 2 * (static_cast<int64_t>(head) * s.segments + number);
+  return s.sums[which * (S::kSums * S::kThreads) + (S::kSums - 1) * S::kThreads + thread_index()];
+}
 template <class S>
 CLA_DEVICE void write_sums(Warp<S>& w, const Launch& s, const Turn& turn) {
   for_sums(w, s, turn.head, turn.number, kSum, [](float x, float& to) { to = x; });
+  if constexpr (S::kDecayed) decay_of_segment<S>(s, turn.head, turn.number) = w.passed;
 }
 
 // Lets other blocks see what this block's threads wrote.
@@ -83,12 +90,23 @@ CLA_DEVICE void look_back(Warp<S>& w, const Launch& s, const Turn& turn, const S
     for_sums(w, s, turn.head, from, kTotal, [](float& x, const float& total) { x = total; });
 #pragma unroll 1
     for (int t = from + 1; t < turn.number; ++t) {
-      for_sums(w, s, turn.head, t, kSum, [](float& x, const float& sum) { x += sum; });
+      if constexpr (S::kDecayed) {
+        const float decay = decay_of_segment<S>(s, turn.head, t);
+        for_sums(w, s, turn.head, t, kSum, [=](float& x, const float& sum) { x = hidden(decay, x) + sum; });
+      } else {
+        for_sums(w, s, turn.head, t, kSum, [](float& x, const float& sum) { x += sum; });
+      }
     }
   }
   if (!followed) return;
   const int64_t to_total = int64_t{S::kSums} * S::kThreads;
-  for_sums(w, s, turn.head, turn.number, kSum, [&](float x, float& sum) { (&sum)[to_total] = x + sum; });
+  if constexpr (S::kDecayed) {
+    const float decay = decay_of_segment<S>(s, turn.head, turn.number);
+    for_sums(w, s, turn.head, turn.number, kSum,
+             [&](float x, float& sum) { (&sum)[to_total] = hidden(decay, x) + sum; });
+  } else {
+    for_sums(w, s, turn.head, turn.number, kSum, [&](float x, float& sum) { (&sum)[to_total] = x + sum; });
+  }
   announce(flags + turn.number, kTotal);
 }
 

@@ -101,16 +101,31 @@ CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const type
 
 // NaN in the rows of this warp's columns that a number of c which is not finite reaches, just written without it.
 template <class S>
-CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int dirty, int count) {
+CLA_DEVICE void poison(const Warp<S>& w, const unsigned char* stage, const Target<S>& target,
+                       const typename Warp<S>::Dirty& dirty, int count) {
   mark_rare();
   using In = typename S::In;
   const int lane = here(lane_index()), column = w.column() + lane % 16;
   char* const written = target.to - ((S::kReverse ? -S::kChunk : S::kChunk) + target.row()) * target.rows.row;
   In* const to = reinterpret_cast<In*>(written) - target.own_column() + lane % 16;
-#pragma unroll 1
-  for (int i = lane / 16; i < S::kChunk && i < count; i += 2) {
-    if (!w.reached(i, dirty) || column >= target.rows.columns) continue;
+  auto write = [&](int i) {
     *reinterpret_cast<In*>(reinterpret_cast<char*>(to) + i * target.rows.row) = not_a_number(In{});
+  };
+  if constexpr (S::kDecayed) {
+    bool reached = false;
+#pragma unroll 1
+    for (int n = 0; n < S::kChunk; ++n) {
+      const int i = S::kReverse ? S::kChunk - 1 - n : n;
+      const bool resets = w.decays(stage)[i] == 0.0f;  // also of what lies beyond the last row
+      reached = (reached && (S::kReverse || !resets)) || dirty.has(i);
+      if (reached && i % 2 == lane / 16 && i < count && column < target.rows.columns) write(i);
+      if (S::kReverse && resets) reached = false;
+    }
+  } else {
+#pragma unroll 1
+    for (int i = lane / 16; i < S::kChunk && i < count; i += 2) {
+      if (w.reached(i, dirty) && column < target.rows.columns) write(i);
+    }
   }
   sync_warp();
 }

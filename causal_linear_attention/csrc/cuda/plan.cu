@@ -126,6 +126,7 @@ void fill(Launch& s, const Problem& p, const void* inverse, void* kept, bool bac
   s.kept_size = static_cast<int>(s.kept.head);
   s.kept.head *= kept_states(p);
   s.inverse = static_cast<float*>(const_cast<void*>(inverse));
+  s.decay = {static_cast<char*>(p.decay.data), 4 * p.decay.batch, 4 * p.decay.head, 4 * p.decay.row};
 }
 
 void share_out(Launch& s, int parts) {

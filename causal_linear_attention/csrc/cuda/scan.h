@@ -13,6 +13,8 @@
 // With a normaliser, forward divides out[i] by q[i] . z[i] + eps, z summing k, and writes the inverse. dq
 // multiplies its rows by these inverses, then adds slope[i] z[i], where slope[i] = -(q[i] . dq[i]) inverse[i].
 // dkdv multiplies every product with row j of grad_out by inverse[j]; dk also adds slope[j] q[j].
+//
+// With decays (see decays.cuh) the terms of P, the rows of A S and what is added to S are multiplied by those between.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +54,7 @@ struct Launch {
   int kept_rows = 0, kept_size = 0;
   int parts = 1;  // blocks among which a head's outputs are shared out; `heads` counts each
   float* inverse = nullptr;  // (heads, length)
+  Rows decay;                // one float32 a row; null unless the kernel is one with decays
   // Filled in by `plan` and `launch`.
   int segments = 1, segment_rows = 0, stages = 1;
   // If there are several segments (see lookback.cuh): how many have begun, then for each head and segment what it
@@ -70,6 +73,8 @@ struct BackwardLaunch : Launch {
   Rows grad_q, grad_k, grad_v;
   State grad_final, grad_initial;
   float* slopes = nullptr;  // (heads, length)
+  float* grad_decay = nullptr;  // (heads, length), with decays; without a normaliser q . dq lies there first
+  float eps = 0.0f;
   int depth_parts = 1;      // of a wide head, those that the columns of dq take, and of dk
 };
 

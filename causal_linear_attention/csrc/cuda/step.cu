@@ -1,4 +1,4 @@
-// One decoding position of every head in one launch: state_out = state + k^T v, out = q @ state_out.
+// One decoding position of every head in one launch: state_out = decay state + k^T v, out = q @ state_out.
 //
 // A block takes 32 columns of one head's state, a lane one of them, a warp every eighth row. Nearly all of the
 // time is for reading and writing the state, once each.
@@ -15,20 +15,23 @@ struct Step {
   int depth = 0, width = 0;
   bool normalize = false;
   float eps = 0.0f;
+  const float* decay = nullptr;  // a head's own, or null
+  int heads_of_a_batch = 1;
+  int64_t decay_batch = 0, decay_head = 0;  // strides
 };
 
 // This thread's share of q . z, z with k added: the state's last column. Every block needs all of it.
-template <class In>
-CLA_DEVICE float share_of_denominator(const Step& s, const In* q, const In* k, const float* state) {
+template <bool kDecayed, class In>
+CLA_DEVICE float share_of_denominator(const Step& s, const In* q, const In* k, const float* state, float decay) {
   const int columns = s.width + 1;
   float total = 0.0f;
   for (int d = thread_index(); d < s.depth; d += 32 * kStepWarps) {
-    total += number(q[d]) * (state[int64_t{d} * columns + s.width] + number(k[d]));
+    total += number(q[d]) * (decayed<kDecayed>(state[int64_t{d} * columns + s.width], decay) + number(k[d]));
   }
   return sum_of_lanes(total);
 }
 
-template <class In>
+template <class In, bool kDecayed>
 CLA_KERNEL(32 * kStepWarps, 1)
 step_kernel(CLA_PARAMETER Step s) {
   const int lane = lane_index(), warp = warp_index();
@@ -37,15 +40,19 @@ step_kernel(CLA_PARAMETER Step s) {
   const In* const q = static_cast<const In*>(s.q) + head * s.depth;
   const In* const k = static_cast<const In*>(s.k) + head * s.depth;
   float* const totals = reinterpret_cast<float*>(shared_memory());  // (warps + 1, columns)
-  float total = 0.0f;
+  float total = 0.0f, decay = 1.0f;
+  if constexpr (kDecayed) {
+    decay = s.decay[head / s.heads_of_a_batch * s.decay_batch + head % s.heads_of_a_batch * s.decay_head];
+  }
   if (column < columns) {
     const float value = column < s.width ? number(static_cast<const In*>(s.v)[head * s.width + column]) : 1.0f;
-    total = add_to_column(q, k, value, s.depth, columns, s.state + offset + column, s.state_out + offset + column);
+    total = add_to_column<kDecayed>(q, k, value, s.depth, columns, s.state + offset + column,
+                                    s.state_out + offset + column, decay);
   }
   totals[warp * kStepColumns + lane] = total;
   if (s.normalize) {
     sync_warp();
-    const float share = share_of_denominator(s, q, k, s.state + offset);
+    const float share = share_of_denominator<kDecayed>(s, q, k, s.state + offset, decay);
     if (lane == 0) totals[kStepWarps * kStepColumns + warp] = share;
   }
   sync_threads();
@@ -60,7 +67,10 @@ template <class In>
 const char* launch_step(const Step& s, int64_t heads, const Device& device, void* stream) {
   constexpr int kSharedBytes = (kStepWarps + 1) * kStepColumns * 4;
   const int tiles = (s.width + s.normalize + kStepColumns - 1) / kStepColumns;
-  return launch_kernel<step_kernel<In>>(s, device, heads, tiles, 32 * kStepWarps, kSharedBytes, stream);
+  if (s.decay != nullptr) {
+    return launch_kernel<step_kernel<In, true>>(s, device, heads, tiles, 32 * kStepWarps, kSharedBytes, stream);
+  }
+  return launch_kernel<step_kernel<In, false>>(s, device, heads, tiles, 32 * kStepWarps, kSharedBytes, stream);
 }
 
 }  // namespace
@@ -79,6 +89,10 @@ const char* step(const Problem& p, void* out, void* state_out, const Device& dev
   s.width = static_cast<int>(p.width);
   s.normalize = p.normalize;
   s.eps = static_cast<float>(p.eps);
+  s.decay = static_cast<const float*>(p.decay.data);
+  s.heads_of_a_batch = static_cast<int>(p.heads);
+  s.decay_batch = p.decay.batch;
+  s.decay_head = p.decay.head;
   return with_type(p.dtype, [&](auto number) { return launch_step<decltype(number)>(s, heads, device, stream); });
 }
 

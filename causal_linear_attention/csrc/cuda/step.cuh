@@ -7,16 +7,23 @@ namespace cla::cuda {
 
 constexpr int kStepWarps = 8, kStepColumns = 32;
 
-// state_out = state + k value for this column of `columns`, every eighth row of it; returns the same rows of
+// x times the decay; what a decay of 0 hides may be a NaN.
+template <bool kDecayed>
+CLA_DEVICE float decayed(float x, float decay) {
+  if constexpr (!kDecayed) return x;
+  return decay == 0.0f ? 0.0f : x * decay;
+}
+
+// state_out = decay state + k value for this column of `columns`, every eighth row of it; returns the same rows of
 // q . state_out.
-template <class In>
+template <bool kDecayed = false, class In>
 CLA_DEVICE float add_to_column(const In* q, const In* k, float value, int depth, int columns, const float* state,
-                               float* state_out) {
+                               float* state_out, float decay = 1.0f) {
   float total = 0.0f;
 #pragma unroll 8
   for (int d = warp_index(); d < depth; d += kStepWarps) {
     const int64_t at = int64_t{d} * columns;
-    const float sum = state[at] + number(k[d]) * value;
+    const float sum = decayed<kDecayed>(state[at], decay) + number(k[d]) * value;
     state_out[at] = sum;
     total += number(q[d]) * sum;
   }

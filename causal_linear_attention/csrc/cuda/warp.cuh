@@ -10,7 +10,9 @@
 // warps put R into shared memory, all at once or strip by strip.
 #pragma once
 
-#include "copy.cuh"
+#include <type_traits>
+
+#include "decays.cuh"
 
 namespace cla::cuda {
 
@@ -23,8 +25,10 @@ struct Warp {
   using Weighted = Fragment<S::kWeightedParts>;
   using Output = Sums[S::kRowBlocks];
   static constexpr int kPitch = S::kPitch;
-  static constexpr bool kFewRegisters = S::kColumnBlocks >= 8 || S::kBytes == 4 || S::kBackward || !S::kAligned;
+  static constexpr bool kFewRegisters =
+      S::kColumnBlocks >= 8 || S::kBytes == 4 || S::kBackward || !S::kAligned || S::kDecayed;
   static constexpr bool kWeighted = S::kReverse && S::kNormalize, kBoosted = kNarrow<In> && kWeighted;
+  static constexpr int kWeighed = S::kRowBlocks < 2 ? 1 : 2;  // blocks of rows at once, of which `dkdv` has no more
 
   unsigned char* const memory;
   const int index;  // of the warp, of its 16 columns
@@ -34,6 +38,11 @@ struct Warp {
   // slopes[j] q[j] (dkdv, dk). Forward on wide heads has those of z 128 columns further on, too.
   float vector[4 * S::kVectors];
   float boost = 1.0f;  // what weights and slopes are multiplied by, for float16
+  // With decays: the factor of all chunks so far, and of the last one for how many rows its tables are right and whether
+  // one of them hides what is before it.
+  float passed = 1.0f;
+  int known = 0;
+  bool resets = false;
 
   CLA_DEVICE explicit Warp(int first = 0)
       : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()), first_column(first) {
@@ -65,9 +74,52 @@ struct Warp {
   CLA_DEVICE In* strip(int x) const { return reinterpret_cast<In*>(memory + S::kWork) + x * 16 * kPitch; }
   CLA_DEVICE float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
   CLA_DEVICE float* row_sums(int which) const { return floats(S::kWork) + which * S::kChunk; }
+  CLA_DEVICE Factors<S> factors() const { return {floats(S::kFactors)}; }
+  CLA_DEVICE static const float* decays(const unsigned char* stage) {
+    return reinterpret_cast<const float*>(stage + S::kDecays);
+  }
   // Rows and columns of number x of a tile of sums.
   CLA_DEVICE static int row_of(int x) { return lane_row() + x % 4 / 2 * 8; }
   CLA_DEVICE static int column_of(int x) { return x / 4 * 8 + lane_column() + x % 2; }
+
+  // --- decays ------------------------------------------------------------------------------------------
+
+  // Before all else that is done with a chunk of `count` rows or more. One number for all rows has one table.
+  CLA_DEVICE void find_factors(const unsigned char* stage, int count, bool one) {
+    if constexpr (!S::kDecayed) return;
+    count = count < S::kChunk ? count : S::kChunk;
+    if (one && count == known) return;
+    resets = sync_threads_or(factors().fill(decays(stage), count));
+    known = count;
+  }
+
+  // What of the chunk's rows the state does not have is zero from now on: their factor 0 would not hide a NaN.
+  CLA_DEVICE void hide(unsigned char* stage) const {
+    mark_rare();
+    sync_threads();
+#pragma unroll 1
+    for (int at = thread_index(); at < S::kChunk * S::kColumns; at += S::kThreads) {
+      const int row = at / S::kColumns, column = at % S::kColumns;
+      if (factors().of_row(row) != 0.0f) continue;
+      const_cast<In*>(tile(stage, S::kB, 0, 0))[row * kPitch + column] = In{};
+      const_cast<In*>(tile(stage, S::kC, 0, 0))[row * kPitch + column] = In{};
+    }
+    sync_threads();
+  }
+
+  // out, products with the state, multiplied by what each row has of it.
+  CLA_DEVICE void decay_rows(Output& out) const {
+    if constexpr (!S::kDecayed) return;
+#pragma unroll
+    for (int i = 0; i < 2 * S::kRowBlocks; ++i) {
+      const float factor = factors().of_state(i * 8 + lane_row());
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        float& number = out[i / 2][x / 2][x % 2 + i % 2 * 2];
+        number = hidden(factor, number);
+      }
+    }
+  }
 
   // --- scores ------------------------------------------------------------------------------------------
 
@@ -124,6 +176,7 @@ struct Warp {
         }
       }
     }
+    if constexpr (S::kDecayed) factors().apply(row, column, sums);
     Sum parts;
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
@@ -240,27 +293,48 @@ struct Warp {
     return any_lane(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1] != 0.0f);
   }
 
-  static constexpr int kClean = S::kReverse ? -1 : S::kChunk;  // where no row is to be poisoned
+  // What is known of the rows of a column that are not finite: with decays all of them, for one may hide another; else
+  // the first (last in dkdv), of which `kNoRow` says that there is none.
+  using Dirty = std::conditional_t<S::kDecayed, RowSet, int>;
+  static constexpr int kNoRow = S::kReverse ? -1 : S::kChunk;
+  CLA_DEVICE static constexpr Dirty clean_column() {
+    if constexpr (S::kDecayed) {
+      return {};
+    } else {
+      return kNoRow;
+    }
+  }
   // Whether a number of c in row `dirty` reaches this row of the output.
   CLA_DEVICE static bool reached(int row, int dirty) { return S::kReverse ? row <= dirty : row >= dirty; }
 
-  // Returns the first row (last in dkdv) of column lane % 16 of c that is not finite. No other warp may be reading
-  // these columns.
-  CLA_DEVICE int clean(unsigned char* stage, Tile which) const {
+  // Returns which rows of column lane % 16 of c are not finite. No other warp may be reading these columns.
+  CLA_DEVICE Dirty clean(unsigned char* stage, Tile which) const {
     mark_rare();
     sync_warp();  // other lanes' loads of these columns come first: here, and in make_dirty
     const int lane = here(lane_index());
     In* const column = dirty_column(stage, which, lane);
-    int found = kClean;
+    Dirty found = clean_column();
 #pragma unroll 1
     for (int i = lane / 16; i < S::kChunk; i += 2) {
       if (is_finite(number(column[i * kPitch]))) continue;
-      if (S::kReverse || found == kClean) found = i;
+      if constexpr (S::kDecayed) {
+        found.add(i);
+      } else if (S::kReverse || found == kNoRow) {
+        found = i;
+      }
       column[i * kPitch] = In{};
     }
-    const int other = static_cast<int>(shuffle_xor(static_cast<float>(found), 16));
-    sync_warp();
-    return (other < found) != S::kReverse ? other : found;
+    if constexpr (S::kDecayed) {
+      const uint32_t low_half = bits_of(shuffle_xor(from_bits(static_cast<uint32_t>(found.bits)), 16));
+      const uint32_t high_half = bits_of(shuffle_xor(from_bits(static_cast<uint32_t>(found.bits >> 32)), 16));
+      found.bits |= static_cast<uint64_t>(high_half) << 32 | low_half;
+      sync_warp();
+      return found;
+    } else {
+      const int other = static_cast<int>(shuffle_xor(static_cast<float>(found), 16));
+      sync_warp();
+      return (other < found) != S::kReverse ? other : found;
+    }
   }
 
   CLA_DEVICE In* dirty_column(unsigned char* stage, Tile which, int lane) const {
@@ -268,22 +342,36 @@ struct Warp {
   }
 
   // c has a NaN again, and so will the state.
-  CLA_DEVICE void make_dirty(unsigned char* stage, Tile which, int row_of_column) const {
+  CLA_DEVICE void make_dirty(unsigned char* stage, Tile which, const Dirty& dirty) const {
     mark_rare();
     sync_warp();
-    if (row_of_column != kClean) {
-      dirty_column(stage, which, here(lane_index()))[row_of_column * kPitch] = not_a_number(In{});
+    In* const column = dirty_column(stage, which, here(lane_index()));
+    if constexpr (S::kDecayed) {
+#pragma unroll 1
+      for (int i = here(lane_index()) / 16; i < S::kChunk; i += 2) {
+        if (dirty.has(i)) column[i * kPitch] = not_a_number(In{});
+      }
+    } else {
+      if (dirty != kNoRow) column[dirty * kPitch] = not_a_number(In{});
     }
     sync_warp();
   }
 
-  CLA_DEVICE void poison_vector(int first_of_column) {
+  CLA_DEVICE void poison_vector(const Dirty& dirty) {
     mark_rare();
+    int found = 0;
+    if constexpr (S::kDecayed) {
+#pragma unroll 1
+      for (int i = 0; i < S::kChunk; ++i) found |= dirty.has(i) && factors().of_row(i) != 0.0f;
+      sync_warp();
+    } else {
+      found = dirty;
+    }
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
       const int lane = x / 2 * 8 + here(lane_column()) + x % 2;
-      const int first = static_cast<int>(shuffle_from(static_cast<float>(first_of_column), lane));
-      if (first != kClean) vector[x] = from_bits(0x7fc00000u);
+      const int first = static_cast<int>(shuffle_from(static_cast<float>(found), lane));
+      if (first != (S::kDecayed ? 0 : kNoRow)) vector[x] = from_bits(0x7fc00000u);
     }
   }
 
@@ -308,81 +396,130 @@ struct Warp {
   }
 
   // out += P C for tile `which`, left in c. Returns whether any number of it is not finite; those are taken for zero,
-  // and dirty_row is what `clean` found.
+  // and dirty_rows is what `clean` found.
   template <bool kSecond = false>
   CLA_DEVICE bool add_finite(unsigned char* stage, Tile which, Input (&c)[S::kRowBlocks], Output& out,
-                             int& dirty_row) const {
+                             Dirty& dirty_rows) const {
     const bool dirty = load_c(stage, which, c);
     if (dirty) [[unlikely]] {
-      dirty_row = clean(stage, which);
+      dirty_rows = clean(stage, which);
       load_c(stage, which, c);
     }
     add_scores<kSecond>(c, out);
-    if (dirty) [[unlikely]] make_dirty(stage, which, dirty_row);
+    if (dirty) [[unlikely]] make_dirty(stage, which, dirty_rows);
     return dirty;
   }
 
-  // S^T += C^T B, C's rows weighted where the normaliser says so.
-  CLA_DEVICE void update(const unsigned char* stage) {
-    if constexpr (kWeighted) {
-      Weighted scaled[S::kRowBlocks];
-      weigh(stage, scaled);
-      add_products(stage, scaled);
+  // S^T += C^T B, C's rows weighted where the normaliser or decays say so.
+  CLA_DEVICE void update(unsigned char* stage) {
+    if constexpr (S::kDecayed) {
+      if (resets) [[unlikely]] hide(stage);
+      passed = product(passed, factors().total());
+    }
+    if constexpr (kWeighted || S::kDecayed) {
+#pragma unroll
+      for (int first = 0; first < S::kRowBlocks; first += kWeighed) {
+        Weighted scaled[kWeighed];
+        weigh(stage, first, scaled);
+        add_products(stage, first, scaled);
+      }
     } else {
       Input c[S::kRowBlocks];
 #pragma unroll
       for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, S::kC, j, index), c[j]);
-      add_products(stage, c);
+      add_products(stage, 0, c);
     }
   }
 
-  template <int kParts>
-  CLA_DEVICE void add_products(const unsigned char* stage, const Fragment<kParts> (&c)[S::kRowBlocks]) {
+  // Of blocks of rows from `first` on, with which the state's numbers decay.
+  template <int kParts, int kBlocks>
+  CLA_DEVICE void add_products(const unsigned char* stage, int first, const Fragment<kParts> (&c)[kBlocks]) {
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) {
       Sums sums;  // of this chunk alone: tensor cores cut off what they add, ordinary additions round
       zero(sums);
 #pragma unroll
-      for (int j = 0; j < S::kRowBlocks; ++j) {
+      for (int j = 0; j < kBlocks; ++j) {
         Input right;
-        load<true, Factor::right, kPitch>(tile(stage, S::kB, j, d), right);
+        load<true, Factor::right, kPitch>(tile(stage, S::kB, first + j, d), right);
         multiply<Part>(sums, c[j], right);
+      }
+      if constexpr (S::kDecayed) {
+        const float all = first == 0 ? factors().total() : 1.0f;
+#pragma unroll
+        for (int x = 0; x < 8; ++x) state[d][x / 4][x % 4] = hidden(all, state[d][x / 4][x % 4]);
       }
       add(state[d], sums, kBoosted ? inverse_of_power(boost) : 1.0f);
     }
   }
 
-  // c[j] weights[j], and vector += the sum of c[j] slopes[j].
-  CLA_DEVICE void weigh(const unsigned char* stage, Weighted (&scaled)[S::kRowBlocks]) {
+  // c[j] weights[j], and vector += the sum of c[j] slopes[j], both with what the state has of row j.
+  CLA_DEVICE void weigh(const unsigned char* stage, int first_block, Weighted (&scaled)[kWeighed]) {
     float total[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int j = 0; j < S::kRowBlocks; ++j) {
+    for (int j = 0; j < kWeighed; ++j) {
       Input c;
-      load<true, Factor::left, kPitch>(tile(stage, S::kC, j, index), c);
+      load<true, Factor::left, kPitch>(tile(stage, S::kC, first_block + j, index), c);
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        const int row = j * 16 + r / 2 * 8 + lane_column();
-        const Float2 weight = *reinterpret_cast<const Float2*>(weights(stage) + row);
-        const Float2 slope = *reinterpret_cast<const Float2*>(slopes(stage) + row);
+        const int row = (first_block + j) * 16 + r / 2 * 8 + lane_column();
+        Float2 weight{1.0f, 1.0f}, slope{0.0f, 0.0f};
+        if constexpr (kWeighted) {
+          weight = *reinterpret_cast<const Float2*>(weights(stage) + row);
+          slope = *reinterpret_cast<const Float2*>(slopes(stage) + row);
+        }
+        if constexpr (S::kDecayed) {
+          const float x = factors().of_row(row), y = factors().of_row(row + 1);
+          weight = {hidden(x, weight.x), hidden(y, weight.y)};
+          slope = {hidden(x, slope.x), hidden(y, slope.y)};
+        }
         const float first = first_of<Part>(c, r), second = second_of<Part>(c, r);
         split<Part>(first * (weight.x * boost), second * (weight.y * boost), r, scaled[j]);
         total[r % 2] += first * slope.x;
         total[r % 2] += second * slope.y;
       }
     }
+    if constexpr (!kWeighted) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       total[h] += shuffle_xor(total[h], 1);
       total[h] += shuffle_xor(total[h], 2);
     }
+    decay_vector();
     float columns[4];
     spread(total[0], total[1], columns);
 #pragma unroll
     for (int x = 0; x < 4; ++x) vector[x] += columns[x];
   }
 
-  // vector += the sums over the rows of its columns of a tile.
+  CLA_DEVICE void decay_vector() {
+    if constexpr (!S::kDecayed) return;
+    const float all = factors().total();
+#pragma unroll
+    for (int x = 0; x < 4 * S::kVectors; ++x) vector[x] = hidden(all, vector[x]);
+  }
+
+  // vector += the sums over the rows of its columns of a tile, with what the state has of each.
   CLA_DEVICE void add_rows(const unsigned char* stage, Tile which) {
+    if constexpr (S::kDecayed) {
+      Sums sums;
+      zero(sums);
+#pragma unroll
+      for (int j = 0; j < S::kRowBlocks; ++j) {
+        Weighted left;
+        Input right;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const int row = j * 16 + r / 2 * 8 + lane_column();
+          split<Part>(factors().of_row(row), factors().of_row(row + 1), r, left);
+        }
+        load<true, Factor::right, kPitch>(tile(stage, which, j, index), right);
+        multiply<Part>(sums, left, right);
+      }
+      decay_vector();
+      add_to_vector(sums);
+      return;
+    }
     Fragment<1> all_rows;
     ones<Part>(false, all_rows);
 #pragma unroll

@@ -20,7 +20,7 @@ from .parser import Instruction, Module, parse
 
 DEVICES = {"90a": (90, 132, 232448), "75": (75, 40, 65536)}  # as emulation.emulate takes them
 _ANY_KERNEL = re.compile(r"kKernel = [^;]*?(\w+_kernel)(?:<(?:cla::cuda::)?(\w+)>)?")
-_KERNEL = re.compile(r"(forward|backward)_kernel<(?:cla::cuda::)?(\w+), (\w+), (\d+), (\w+)>")
+_KERNEL = re.compile(r"(forward|backward)_kernel<(?:cla::cuda::)?(\w+), (\w+), (\d+), (\w+), (\w+)>")
 _MOST_RANGES = 64
 _EMULATE = 1  # as in emulated_blocks.cpp
 _FAILED = ctypes.create_string_buffer(b"the interpreter stopped")
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 def compile_ptx(root: Path, nvcc: str, name: str, arch: str, folder: Path) -> None:
-    """As PTX in `folder`, forward and backward kernel of an instance ("Bf16,true,4,true"), or a file."""
+    """As PTX in `folder`, both kernels of an instance ("Bf16,true,4,true,false"), or a file."""
     include = root / "causal_linear_attention" / "csrc" / "cuda"
     command = [nvcc, "-std=c++20", "-O3", "-w", "-ptx", f"-arch=compute_{arch}", f"-I{include}"]
     source = include / f"{name}.cu"
     if "," in name:
-        names = ("TYPE", "NORMALIZE", "COLUMN_BLOCKS", "ALIGNED")
+        names = ("TYPE", "NORMALIZE", "COLUMN_BLOCKS", "ALIGNED", "DECAYED")
         command += [f"-DCLA_{key}={x}" for key, x in zip(names, name.split(","), strict=True)]
         source = root / "tests" / "cpp" / "ptx_kernels.cu"
     subprocess.run([*command, str(source), "-o", str(folder / "kernels.ptx")], check=True)
@@ -74,6 +74,7 @@ class Interpreter:
         edit: Edit | None = None,
         stop_at_a_race: bool = False,
         bounds: torch.Tensor | None = None,
+        decay: torch.Tensor | None = None,
     ) -> tuple[list[torch.Tensor], dict[str, Machine]]:
         """Output, final state and gradients as `emulation.emulate`, and each pass's machine.
 
@@ -85,6 +86,7 @@ class Interpreter:
             edit: returns the module to run for a pass.
             stop_at_a_race: a machine that has found one leaves the rest undone.
             bounds: of packed sequences.
+            decay: as for `emulation.emulate`.
         """
         machines: dict[str, Machine] = {}
 
@@ -100,7 +102,7 @@ class Interpreter:
         capability, multiprocessors, shared_bytes = DEVICES[arch]
         device = capability, 0 if busy else multiprocessors, shared_bytes
         with self._interpreted(choose, machines, order, seed, stop_at_a_race):
-            found = emulation.emulate(self.library, *given, normalize, device, bounds=bounds)
+            found = emulation.emulate(self.library, *given, normalize, device, decay, bounds=bounds)
         return list(found), machines
 
     def run_file(

@@ -22,6 +22,11 @@ CASES = [
     ("90a", BF16, True, (1, 1, 40, 256, 256)),  # two blocks forward, six backward
 ]
 WIDE = (1, 1, 70, 64, 64)
+DECAYED = [
+    (BF16, True, (1, 1, 70, 64, 64)),
+    (F32, False, (1, 1, 40, 20, 32)),
+    (F16, True, (1, 1, 1100, 16, 9)),
+]
 
 
 def check_machines(machines):
@@ -43,6 +48,16 @@ def test_results(interpreter, arch, dtype, normalize, shape):
     blocks = 3 if shape[2] > 1024 else -(-shape[4] // 128)
     assert machines["forward"].blocks == shape[0] * shape[1] * blocks
     assert_exact_enough(found, given, normalize, shape)
+
+
+@pytest.mark.parametrize(("dtype", "normalize", "shape"), DECAYED, ids=str)
+def test_decays(interpreter, dtype, normalize, shape):
+    """Two of which hide what is before."""
+    given, decay = draw(shape, dtype, normalize), torch.rand(shape[:3]) / 2 + 0.5
+    decay[..., [5, 33]] = 0.0
+    found, machines = interpreter.run(given, normalize, decay=decay)
+    check_machines(machines)
+    assert_exact_enough(found, given, normalize, shape, log_decay=decay.double().log())
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
