@@ -127,21 +127,21 @@ _ALL: Sequence[Mechanism] = (
     # With decays, causal only.
     Mechanism(
         "retention",
-        "decays at a constant rate per head, rotary positions, gate",
+        "RetNet: g = log(1 − 2^(−5−h)) in head h, rotary positions, gate",
         "O(N d e)",
         "d × e",
         Method("RetNet", "#44AA99", "retnet_lm"),
     ),
     Mechanism(
         "lightning",
-        "silu, decays by slopes that differ by layer, gate",
+        "TransNormerLLM: g = −slope, ALiBi's, less in later layers; silu, gate",
         "O(N d²)",
         "d × d (2d × d in the first layer)",
         Method("TransNormerLLM", "#DDCC77", "transnormerllm"),
     ),
     Mechanism(
         "gated",
-        "decays by a learned gate per position and head, gate",
+        "gated linear attention: g = log σ(W x + b) / 16, gate",
         "O(N d e)",
         "d × e",
         Method("GLA", "#CC6677", "gated_linear_lm"),
