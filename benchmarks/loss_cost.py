@@ -192,8 +192,9 @@ def measure_update(case: dict[str, Any]) -> dict[str, Any]:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.trainer import Trainer
 
+    from lab.run.launch import Machines
     from lab.run.recipe import fairseq_arguments, read_experiment
-    from lab.run.train import Machines, parsed
+    from lab.run.train import parsed
 
     experiment = read_experiment(ROOT / case["config"])
     with tempfile.TemporaryDirectory() as name:

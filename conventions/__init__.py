@@ -33,6 +33,8 @@ REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
 PREPARED = "preparation.json"
 """In a folder of prepared data: what they were made from."""
+RUN_DATA = "data.json"
+"""In the folder of a run: its data, their fingerprint, and the state of each file."""
 LOCK = ".run.lock"
 """In the folder of a run: the lock that keeps other runs out."""
 LOCKED = "LINEAR_ATTENTION_LOCKED"

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from conventions import PREPARED
+from conventions import PREPARED, RUN_DATA
 from lab.data.bundled_corpus import CORPUS as BUNDLED
 from lab.data.prepared import CORPUS, TEXT
 from lab.data.published import CORPORA
@@ -20,7 +20,6 @@ from lab.files import read_json
 from lab.outputs import MARK
 from lab.provenance import commit
 from lab.run.checkpoint import Checkpoint
-from lab.run.folder import DATA
 
 PERPLEXITY_TASKS = ("language_modeling", "carried_language_modeling", "masked_lm")
 SPLITS = ("valid", "test")
@@ -121,7 +120,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _trained_on(folder: Path) -> dict[str, Any]:
     """The manifest of the prepared folder that `folder` was trained on, while that exists."""
-    named = _read(folder / DATA).get("data")
+    named = _read(folder / RUN_DATA).get("data")
     manifest = _read(Path(named) / PREPARED) if named else {}
     return {key: manifest[key] for key in TEXT if key in manifest}
 

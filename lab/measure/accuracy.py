@@ -23,9 +23,8 @@ from lab.errors import UserError
 from lab.files import read_json, shown_path
 from lab.measure import TrainedRun
 from lab.run.checkpoint import Checkpoint, default_settings, read_checkpoint
-from lab.run.folder import BEST
+from lab.run.folder import BEST, LRA_RUN
 from lab.run.kinds import (
-    LRA_RUN,
     Classification,
     check_lra_data,
     load_image_model,

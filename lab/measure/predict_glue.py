@@ -63,7 +63,7 @@ def read_input(path: Path, task: GlueTask) -> Examples:
 def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
     """UserError for an encoder that cannot have been fine-tuned for the task."""
     from lab.measure.glue import HEAD
-    from lab.run.kinds import GLUE_TASK
+    from lab.run.folder import GLUE_TASK
 
     classes = encoder.heads.get(HEAD)
     if classes is None:

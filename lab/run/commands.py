@@ -193,25 +193,29 @@ def main(kind: str) -> None:
 
     check_owned(command, extra, OF_TRAINING)
     experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
-    from lab.run.train import check_task, ending, train
+    from lab.run.pace import show_pace
+    from lab.run.train import Request, check_task, ending, planned, train_alone
 
     check_task(command, options.config, experiment, option(extra, "--task"))
-    machines, plan = machines_of(options), getattr(options, "plan", False)  # of language models alone
+    machines, shows_pace = machines_of(options), getattr(options, "plan", False)  # of language models alone
+    asked = Request(
+        experiment,
+        options.data,
+        machines,
+        options.save_dir,
+        extra,
+        options.fresh,
+        options.allow_changed,
+        options.fast,
+        here=not options.dry_run,
+    )
     with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
         if machines.quiet:
             stack.enter_context(contextlib.redirect_stdout(nowhere))
-        save_dir = train(
-            experiment,
-            options.data,
-            machines,
-            options.save_dir,
-            extra,
-            options.dry_run,
-            options.fresh,
-            options.allow_changed,
-            options.fast,
-            plan,
-        )
-        if not (options.dry_run or plan or machines.node_rank):
-            metric = option(extra, "--best-checkpoint-metric")
-            print(ending(save_dir, experiment, metric))
+        plan = planned(asked)
+        if shows_pace:
+            show_pace(plan, options.dry_run)
+        elif not options.dry_run:
+            train_alone(plan.opened())
+            if not machines.node_rank:
+                print(ending(plan))

@@ -26,16 +26,13 @@ from lab.run.checkpoint import (
     read_encoder,
     read_language_model,
 )
+from lab.run.folder import GLUE_TASK, LRA_RUN
 from lab.run.recipe import option
 from user_dir.models import LRAModel
 from user_dir.tasks.image_data import ImageData, open_image_data
 from user_dir.tasks.lra import LRATask, LRATaskConfig
 from user_dir.tasks.lra_data import LRAData, open_lra_data
 
-GLUE_TASK = "glue_task.json"
-"""Beside fine-tuned weights: the task they are for."""
-LRA_RUN = "run.json"
-"""Beside weights of Long Range Arena: preset, attention, steps, seed, data and machine of the run."""
 Data = TypeVar("Data")
 
 

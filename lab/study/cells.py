@@ -5,7 +5,6 @@ choices of its axes, in runs/studies. With `start: given` the command names a ch
 """
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -16,6 +15,7 @@ from lab.data.prepared import has_valid, identify, same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, ROOT, check_same, fingerprint, finished, known_sha256, shown_path
 from lab.run import glue
+from lab.run.folder import RunFolder
 from lab.run.launch import Machines
 from lab.run.recipe import (
     Experiment,
@@ -40,8 +40,8 @@ OF_SCHEDULES = (
     *("--warmup-steps", "--hold-steps", "--decay-steps"),
 )
 """Options of fairseq's schedules that are numbers of updates."""
-SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
-"""Names that fairseq gives to checkpoints."""
+MARK = "study.sh"
+"""How the folder of a cell names the command that has made it."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,10 @@ class Cell:
         tried = [] if self.tuning is None else [f"{self.tuned_axis}-{self.tuning}"]
         return self.plan.out.joinpath(*self.values.values(), *tried, f"seed{self.seed}")
 
-    def checkpoints(self) -> list[Path]:
-        """Those that fairseq has saved, not copies under names of the user's."""
-        return [path for path in self.folder.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
+    @property
+    def run(self) -> RunFolder:
+        """Its folder as that of a run with these settings."""
+        return RunFolder(self.folder, "--out", MARK, self.fingerprint())
 
     @property
     def first_seed(self) -> int:

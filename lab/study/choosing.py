@@ -82,9 +82,9 @@ def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
             continue
         chosen = group[scores.index(max(scores))]
         for cell in group:
-            for path in cell.checkpoints() if cell.folder != chosen.folder else ():
-                path.unlink()
-        if any(chosen.folder.glob("checkpoint*.pt")):
+            if cell.folder != chosen.folder:
+                cell.run.keep_only(None)
+        if chosen.run.is_begun:
             print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")
 
 

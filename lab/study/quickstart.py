@@ -80,8 +80,8 @@ def planned(options: Namespace) -> list["Cell"]:
 def start_over(cells: Sequence["Cell"]) -> None:
     """Move the runs of this command, their records, page and curves aside; other files stay."""
     from lab.run.folder import move_aside
+    from lab.study.cells import MARK
     from lab.study.page import PAGE
-    from lab.study.worker import MARK
 
     out = cells[0].plan.out
     folders = [cell.folder.parent for cell in cells if is_run(cell.folder, MARK)]
@@ -98,14 +98,19 @@ def continuations(cell: "Cell") -> list[str]:
 
     from lab.data.prepared import open_prepared
     from lab.run.process import run_fairseq
-    from lab.study.worker import measured_checkpoint
 
     file = cell.folder / "continuations.txt"
     if file.exists():
         return file.read_text().splitlines()
     data = open_prepared(cell.data_folder(), ("valid",))
     arguments = [str(data.folder), "--user-dir", str(ROOT / "user_dir"), "--task", "language_modeling"]
-    arguments += [*GENERATION, "--path", str(measured_checkpoint(cell)), "--input", str(PROMPTS)]
+    arguments += [
+        *GENERATION,
+        "--path",
+        str(cell.run.checkpoint(cell.study.checkpoint)),
+        "--input",
+        str(PROMPTS),
+    ]
     if model := data.sentencepiece_model:
         arguments += ["--bpe", "sentencepiece", "--sentencepiece-model", str(model)]
     if not torch.cuda.is_available():

@@ -32,7 +32,7 @@ from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import GIVEN, RUNS, Study
 from lab.study.selection import cells_of, check_layer_plans, check_trusted
 from lab.study.table import figure_of
-from lab.study.worker import LOG, check_arguments, prune
+from lab.study.worker import check_arguments, prune
 
 SOURCE = "{source}"
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
@@ -117,7 +117,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
 
 def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
     """What the log of a run says that has no record yet; None without a log."""
-    log = cell.folder / LOG
+    log = cell.run.log
     return run_figures(log) if not cell.is_recorded and log.is_file() else None
 
 

@@ -22,7 +22,7 @@ from lab.files import shown_path
 from lab.provenance import usable_cores
 from lab.run.log import Progress
 from lab.study.cells import Cell
-from lab.study.worker import LOG, SETTINGS_ARE_WRONG, request_of
+from lab.study.worker import SETTINGS_ARE_WRONG, request_of
 
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -82,8 +82,8 @@ class Follower:
     """Shows how far the training of a cell is, from its log; `name` leads each line."""
 
     def __init__(self, cell: Cell, name: str = "") -> None:
-        self.log = cell.folder / LOG
-        resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log starts over
+        self.log = cell.run.log
+        resumes = cell.run.is_begun  # else the log starts over
         self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
         self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
         self.file: BinaryIO | None = None
@@ -151,7 +151,7 @@ def run_cells(
                 children.end_if_asked()
                 cell = waiting.pop(0)
                 number = len(cells) - len(waiting)
-                print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.folder / LOG)}", flush=True)
+                print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.run.log)}", flush=True)
                 running.append(start(cell, places.pop(0), jobs, held))
             ended = wait_for_one(running)
             running.remove(ended)
@@ -192,7 +192,7 @@ def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
     if code == 0:
         print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)
         return None
-    log = ended.cell.folder / LOG
+    log = ended.cell.run.log
     if code == SETTINGS_ARE_WRONG:
         raise UserError(reason)
     line = f"{ended.cell.name}: {reason}" + (f" (log: {shown_path(log)})" if log.is_file() else "")

@@ -16,24 +16,28 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conventions import INTERRUPTED
 from conventions.files import open_to_append
 from lab.children import end_with_error, end_with_parent
 from lab.console import warn_only
+from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
-from lab.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
+from lab.files import FINGERPRINT, shown_path, write_json
 from lab.measure import EVALUATORS, Case, TrainedRun, evaluator
-from lab.outputs import run_lock
+from lab.run.log import run_figures
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import read_study
 from lab.study.schema import STUDIES
 
+if TYPE_CHECKING:
+    import torch
+
+    from lab.run.train import RunPlan
+
 SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""
-LOG = "train.log"
-MARK = "study.sh"
 UNTRAINED = {"updates": 0, "seconds": None, "curves": {}}
 """What the record of a cell says of its training whose measure needs none."""
 
@@ -93,59 +97,36 @@ def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
     return read
 
 
-def check_settings(cell: Cell, arguments: list[str]) -> Any:
-    """The prepared data, once everything that can be wrong before training has been checked.
+def planned(cell: Cell, gpu: bool) -> "RunPlan":
+    """The training of a cell, once everything that can be wrong before it has been checked.
 
     Raises UserError; writes nothing.
     """
-    from lab.data.prepared import has_valid, identify
-    from lab.run.kinds import KINDS
+    from lab.run.train import RunPlan
 
+    arguments = cell.arguments(gpu)
     read = check_arguments(cell, arguments)
-    folder, kind = cell.data_folder(), KINDS.get(read.task)
-    if not folder or not kind:
-        return None
+    folder = cell.data_folder()
+    if folder:
+        folder = folder.absolute()
+    plan = RunPlan(cell.experiment.name, cell.run, arguments, read, folder, in_process=True)
+    if not folder or not plan.kind:
+        return plan
     splits, valid = EVALUATORS[cell.study.evaluate].splits, has_valid(identify(folder))
     if cell.study.tune and not valid:
         raise UserError(f"{shown_path(folder)} has no valid split, by which {cell.tuned_axis} is chosen")
-    wanted = tuple(split for split in splits if valid or split != "valid")
-    data = kind.open_data(folder.absolute(), wanted)
-    kind.check_data(read, data)
-    if cell.start:
-        kind.check_start(cell.start, data)
-    return data
+    return plan.opened([split for split in splits if valid or split != "valid"])
 
 
-def train(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
-    """Train until the last update, from the newest whole checkpoint; not at all if that has made it.
+def trained(cell: Cell, plan: "RunPlan") -> dict[str, Any]:
+    """Train the cell, and return what its record says besides the figures of training and measure.
 
-    A run that tries a value of a tuned setting may diverge: returns what its record then says of it.
+    A run that tries a value of a tuned setting may diverge.
     """
-    from lab.run.folder import (
-        LAST,
-        complete_save,
-        keep_data_record,
-        keep_vocabulary,
-        newest_whole,
-    )
-    from lab.run.kinds import KINDS
-    from lab.run.process import run_here
+    from lab.run.train import train
 
-    start = newest_whole(cell.folder)
-    if data is not None:
-        advice = "move it away, or choose another --out"
-        keep_data_record(data.folder, cell.folder, start is not None, advice=advice)
-    if start:
-        complete_save(start)
-        if 0 < cell.updates() <= start.updates:
-            return {}
-    else:
-        (cell.folder / LAST).unlink(missing_ok=True)
-    if data is not None:
-        keep_vocabulary(data.folder, cell.folder)
-        KINDS[cell.experiment.get("task", "_name")].record(cell.folder, cell.experiment.name, data, arguments)
     try:
-        run_here("train", arguments)
+        train(plan)
     except Diverged as error:
         if cell.tuning is None:
             raise
@@ -154,32 +135,27 @@ def train(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     return {}
 
 
-def measured_checkpoint(cell: Cell) -> Path:
-    """The best checkpoint if the study asks for it and there is one, else the last."""
-    wanted = cell.folder / f"checkpoint_{cell.study.checkpoint}.pt"
-    return wanted if wanted.is_file() else cell.folder / "checkpoint_last.pt"
-
-
-def measure_run(cell: Cell, arguments: list[str], data: Any, device: Any) -> dict[str, Any]:
+def measure_run(cell: Cell, plan: "RunPlan", device: "torch.device") -> dict[str, Any]:
     """What the study's measure finds in a trained cell; nothing for a run of tuning."""
     from lab.run.folder import whole_checkpoint
 
     if cell.tuning is not None:
         return {}
-    checkpoint = whole_checkpoint(measured_checkpoint(cell))
+    checkpoint = whole_checkpoint(cell.run.checkpoint(cell.study.checkpoint))
     print(f"evaluating {checkpoint.name}", flush=True)
-    run = TrainedRun(cell.folder, checkpoint, tuple(arguments), data, device)
+    run = TrainedRun(cell.folder, checkpoint, tuple(plan.arguments), plan.data, device)
     return evaluator(cell.study.evaluate)(run)
 
 
-def measure_case(cell: Cell, device: Any) -> dict[str, Any]:
+def measure_case(cell: Cell, device: "torch.device") -> dict[str, Any]:
     """What a measure without training finds."""
     return evaluator(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
 
 
-def record_of(cell: Cell, training: dict[str, Any], found: dict[str, Any], device: Any) -> dict[str, Any]:
+def record_of(
+    cell: Cell, training: dict[str, Any], found: dict[str, Any], device: "torch.device"
+) -> dict[str, Any]:
     """The record of a cell, from the figures of its training and those of its measure."""
-    from lab.data.prepared import identify
     from lab.provenance import environment
 
     folder = cell.data_folder()
@@ -209,52 +185,30 @@ def tried(cell: Cell) -> dict[str, Any]:
 
 def prune(cell: Cell) -> None:
     """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
-    if cell.study.keep == "all" and cell.tuning is None:
-        return
-    kept = measured_checkpoint(cell)
-    for path in cell.checkpoints():
-        if cell.tuning is not None or path != kept:
-            path.unlink()
+    if cell.tuning is not None:
+        cell.run.keep_only(None)
+    elif cell.study.keep != "all":
+        cell.run.keep_only(cell.run.checkpoint(cell.study.checkpoint))
 
 
 def work(cell: Cell) -> None:
     """Train, measure and record the cell, unless another process already has."""
     import torch
 
-    from lab.run.log import run_figures
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trains = EVALUATORS[cell.study.evaluate].trains
-    arguments = cell.arguments(device.type == "cuda") if trains else []
-    data = check_settings(cell, arguments) if trains else None
-    if not is_run(cell.folder, MARK):
-        begin(cell.folder, MARK, cell.fingerprint())
-    with run_lock(cell.folder, option="--out"):
+    plan = planned(cell, device.type == "cuda") if trains else None
+    with cell.run.lock():
         if cell.record() is not None:
             return
-        if not any(cell.folder.glob("checkpoint*.pt")):
-            start_again(cell)
-        begin(cell.folder, MARK, cell.fingerprint())
-        with output_to(cell.folder / LOG):
-            if trains:
-                ending = train(cell, arguments, data)
-                training, found = run_figures(cell.folder / LOG), measure_run(cell, arguments, data, device)
-            else:
-                ending, training, found = {}, UNTRAINED, measure_case(cell, device)
+        cell.run.begin()
+        with output_to(cell.run.log):
+            ending = trained(cell, plan) if plan else {}
+            training = run_figures(cell.run.log) if plan else UNTRAINED
+            found = measure_run(cell, plan, device) if plan else measure_case(cell, device)
             record = {**record_of(cell, training, found, device), **ending}
         write_json(cell.record_path, record)
         prune(cell)
-
-
-def start_again(cell: Cell) -> None:
-    """Remove what a start without a checkpoint has left; files that no run writes stay."""
-    from lab.run.folder import LEFT_BY_A_START
-    from lab.run.kinds import GLUE_TASK, LRA_RUN
-
-    patterns = (*LEFT_BY_A_START, GLUE_TASK, LRA_RUN)
-    for path in [path for pattern in patterns for path in cell.folder.glob(pattern)]:
-        path.unlink()
-    write_json(cell.folder / RUN_MARK, {"command": MARK, FINGERPRINT: cell.fingerprint()})
 
 
 @contextmanager
@@ -291,7 +245,7 @@ def main() -> None:
     except Exception as error:
         sentence = explain(error)
         if sentence is None:
-            with (cell.folder / LOG).open("a") if cell.folder.is_dir() else sys.stderr as out:
+            with cell.run.log.open("a") if cell.folder.is_dir() else sys.stderr as out:
                 traceback.print_exc(file=out)
             sentence = unexpected(error)
         wrong = isinstance(error, UserError) and not cell.folder.is_dir()

@@ -1,6 +1,6 @@
 """Tiny experiments: of each kind of model that scripts train its YAML, its data, and one run of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from lab.run.kinds import KINDS
 from lab.run.launch import Machines
-from lab.run.train import train
+from lab.run.train import Request, planned, train_alone
 from tests.helpers import logs
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra
@@ -109,12 +109,17 @@ def write(kind: str, folder: Path, data: Path | None = None) -> Tiny:
     return made
 
 
+def train_run(config: Path, data: Path, folder: Path, flags: Sequence[object] = ()) -> None:
+    """Train as the commands do, on the CPU."""
+    train_alone(planned(Request(config, data, Machines(0), folder, list(map(str, flags)))).opened())
+
+
 def trained(kind: str, tmp_path_factory, data: Path | None = None) -> Tiny:
     """One that all processes of the tests share, trained once; tests only read it."""
 
     def fill(folder: Path) -> None:
         made = write(kind, folder, data)
-        train(made.config, made.data, Machines(0), made.run)
+        train_run(made.config, made.data, made.run)
 
     return tiny(kind, filled_once(tmp_path_factory, f"tiny {kind}", fill), data)
 

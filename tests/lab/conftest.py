@@ -73,11 +73,9 @@ def config(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trained(corpus, config, tmp_path_factory) -> Path:
     """A copy, of this process, of a run of the tiny experiment."""
-    from lab.run.train import Machines, train
+    from tests.helpers.tiny import train_run
 
-    made = filled_once(
-        tmp_path_factory, "tiny run", lambda folder: train(config, corpus, Machines(0), folder / "run")
-    )
+    made = filled_once(tmp_path_factory, "tiny run", lambda folder: train_run(config, corpus, folder / "run"))
     return Path(shutil.copytree(made / "run", tmp_path_factory.mktemp("runs") / "a run"))
 
 
@@ -140,12 +138,12 @@ def encoder_configs(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def pretrained(encoder_corpus, encoder_configs, tmp_path_factory) -> Path:
     """The folder of a pre-training run of four updates, saved after every second."""
-    from lab.run import train as train_lm
+    from tests.helpers.tiny import train_run
 
     config = encoder_configs / "roberta_transnormer_t1.yaml"
 
     def fill(folder: Path) -> None:
-        train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / "an encoder")
+        train_run(config, encoder_corpus, folder / "an encoder")
 
     return filled_once(tmp_path_factory, "pretrained", fill) / "an encoder"
 

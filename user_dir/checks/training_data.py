@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from conventions import RUN_DATA
 from conventions.content import fingerprint, states_of
 from conventions.files import replacing
 
 from ..errors import UserError
 
-RECORD = "data.json"
-"""In the folder of a run: its data, their fingerprint, and the state of each file."""
 FILES = "train.*"
 IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 """Files that give the length of every row, and the labels."""
@@ -25,7 +24,7 @@ def keep_data_record(
     The data are those of before if the content of every file is. A file is read again only if its bytes or
     its time have changed.
     """
-    path = save_dir / RECORD
+    path = save_dir / RUN_DATA
     old = _read(path)
     files = sorted(file for file in data.rglob(FILES) if file.is_file())
     names = [str(file.relative_to(data)) for file in files]

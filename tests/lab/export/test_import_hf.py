@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 
 from lab.export import import_hf
 from lab.export.hf_roberta import EMBEDDING, POSITIONS, as_settings, renamed
-from lab.run import train
 from lab.run.checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
 from tests.helpers.evil import Evil
+from tests.helpers.tiny import train_run
 
 WIDTH, POSITIONS_THERE = 16, 66
 CONFIG = {
@@ -159,7 +159,7 @@ def test_training_starts_from_it(call, hf, encoder_corpus, encoder_configs, tmp_
     flags = [flag, tmp_path / "out" / "imported.pt", "--encoder-ffn-embed-dim", 20, "--tokens-per-sample", 64]
     flags += ["--max-update", 1, "--lr", 1e-50, "--weight-decay", 0]
     config = encoder_configs / "roberta_lln_diag.yaml"
-    train.train(config, encoder_corpus, train.Machines(0), tmp_path / "run", list(map(str, flags)))
+    train_run(config, encoder_corpus, tmp_path / "run", flags)
     after = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)
     assert after["optimizer_history"][-1]["num_updates"] == 1
     for name, tensor in ours.items():

@@ -13,11 +13,10 @@ from lab.figures import analyse, logged_runs, models
 from lab.figures.analyse import SUBCOMMANDS, parse
 from lab.figures.training import evenly_spaced
 from lab.files import ROOT
-from lab.run import train as train_lm
 from lab.run.process import run_fairseq
 from tests.helpers import encoders
 from tests.helpers.once import filled_once
-from tests.helpers.tiny import write_experiment
+from tests.helpers.tiny import train_run, write_experiment
 
 FLAGS = ["--clip-norm", "0", "--max-update", "20"]
 FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
@@ -39,7 +38,7 @@ def runs(encoder_corpus, tmp_path_factory):
         config = write_experiment(folder / "configs", encoders.BASE, *architectures)
         for name, (architecture, flags) in plans.items():
             config = config.with_name(f"{architecture}.yaml")
-            train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
+            train_run(config, encoder_corpus, folder / name, [*FLAGS, *flags])
 
     return filled_once(tmp_path_factory, "analysed runs", fill)
 
@@ -162,7 +161,7 @@ def language_model(config, corpus, tmp_path_factory):
     flags += ["--save-interval-updates", "6"]
 
     def fill(folder):
-        train_lm.train(config, corpus, train_lm.Machines(0), folder / "softmax", flags)
+        train_run(config, corpus, folder / "softmax", flags)
 
     return filled_once(tmp_path_factory, "analysed language model", fill) / "softmax"
 

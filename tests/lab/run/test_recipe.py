@@ -21,7 +21,7 @@ from lab.run.recipe import (
     shared_batch,
     shorter_warmup,
 )
-from lab.run.train import Machines, train
+from lab.run.train import Machines, Request, planned
 from tests.helpers import forked
 
 CONFIGS = sorted(
@@ -114,7 +114,7 @@ def test_flags_of_fast(name, gpus, extra, expected):
 @pytest.mark.parametrize(("extra", "notes"), [([], 1), (["--bf16"], 0)])
 def test_fp16_of_a_yaml_on_the_cpu(extra, notes, tmp_path, capsys):
     config = ROOT / "configs/roberta/wikitext103_lln_diag.yaml"
-    train(config, tmp_path, Machines(0), tmp_path / "run", extra, dry_run=True)
+    planned(Request(config, tmp_path, Machines(0), tmp_path / "run", extra, here=False))
     said = capsys.readouterr()
     assert "--fp16" not in said.out and all(flag in said.out for flag in extra)
     assert said.err.count("note: float32 in place of the fp16") == notes

@@ -12,7 +12,7 @@ import torch
 from lab.errors import UserError, explain
 from lab.files import write_json
 from lab.outputs import run_lock
-from lab.run.folder import complete_save, find_resume_point, is_failed_start, move_aside, newest_whole
+from lab.run.folder import RunFolder, complete_save, find_resume_point, move_aside, newest_whole
 from lab.run.train import is_finished
 from tests.helpers.damages import DAMAGES
 
@@ -124,11 +124,11 @@ def test_a_run_is_finished_at_its_last_update(tmp_path):
 
 
 def test_a_start_has_failed_if_it_left_its_data_and_no_checkpoint_at_all(tmp_path):
-    assert not is_failed_start(tmp_path)
+    assert not RunFolder(tmp_path).is_failed_start
     write_json(tmp_path / "data.json", {"data": "d", "fingerprint": "f"})
-    assert is_failed_start(tmp_path)
+    assert RunFolder(tmp_path).is_failed_start
     write(tmp_path / "checkpoint_1_50.pt", 50)  # killed before it became the last one, too
-    assert not is_failed_start(tmp_path)
+    assert not RunFolder(tmp_path).is_failed_start
 
 
 def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):

@@ -8,10 +8,9 @@ from lab.files import ROOT
 from lab.measure import TrainedRun, carried_state
 from lab.publish import carried_state as carried
 from lab.run.folder import LAST
-from lab.run.launch import Machines
-from lab.run.train import train
 from lab.study.declaration import read_study
 from lab.study.page import section_of
+from tests.helpers.tiny import train_run
 from tests.lab.study.conftest import record_of
 
 
@@ -48,7 +47,7 @@ def test_a_run_is_read_both_ways(corpus, tmp_path, monkeypatch):
     flags = "--decoder-embed-dim 16 --decoder-layers 2 --decoder-attention-heads 2 --tokens-per-sample 64 "
     flags += "--batch-size 32 --max-update 2 --disable-validation --task carried_language_modeling"
     config, folder = ROOT / "configs" / "wikitext2" / "transnormer_t1.yaml", tmp_path / "run"
-    train(config, corpus, Machines(0), folder, flags.split())
+    train_run(config, corpus, folder, flags.split())
     data = open_prepared(corpus, ("train", "valid", "test"))
     run = TrainedRun(folder, folder / LAST, (), data, torch.device("cpu"))
     found = carried_state.measure_run(run)

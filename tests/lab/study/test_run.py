@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from lab.errors import Diverged, UserError
-from lab.files import ROOT, RUN_MARK
+from lab.files import ROOT, RUN_MARK, write_json
 from lab.measure import EVALUATORS, Evaluator
-from lab.run import folder as save_dir
-from lab.run import process as fairseq_process
+from lab.run import folder as run_folder
 from lab.study import schedule, study, worker
 from lab.study.choosing import tuning_cells
 from lab.study.declaration import read_study
@@ -31,7 +30,9 @@ from tests.helpers.logs import inner, wait_for
 from tests.helpers.lra import write_lra
 from tests.helpers.once import filled_once
 from tests.lab.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of, write_record
-from user_dir.tasks.lra_data import open_lra_data
+
+BEGUN_BEFORE = "721cb310f273"
+"""Of the tiny study's cell elu, as revision 177900ac computed it."""
 
 
 def record(out, method="elu", seed=1):
@@ -78,16 +79,16 @@ def test_cells_run_once_and_the_page_comes_from_their_records(call, refused, stu
 
 
 def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
-    def diverge(command, arguments):
+    def diverge(plan):
         raise Diverged("the loss is nan")
 
-    monkeypatch.setattr(fairseq_process, "run_here", diverge)
+    monkeypatch.setattr("lab.run.train.train", diverge)
     study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
     [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
     [tried, _] = tuning_cells(cell)
-    assert worker.train(tried, [], None) == {"diverged": "the loss is nan"}
+    assert worker.trained(tried, None) == {"diverged": "the loss is nan"}
     with pytest.raises(Diverged):
-        worker.train(cell, [], None)
+        worker.trained(cell, None)
 
 
 def test_a_measure_without_training(study_with, tmp_path, monkeypatch):
@@ -103,22 +104,48 @@ def test_a_measure_without_training(study_with, tmp_path, monkeypatch):
 
 
 def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(fairseq_process, "run_here", lambda command, arguments: None)
-    folder = write_lra(tmp_path / "image", "image")
+    data = write_lra(tmp_path / "image", "image")
     asked = {"setting": ["papers"], "task": ["image"], "method": ["lln"]}
-    cell, *_ = cells(read_study("lra"), asked, out=tmp_path / "out", data=folder)
-    data = open_lra_data(folder)
+    cell, *_ = cells(read_study("lra"), asked, out=tmp_path / "out", data=data)
     cell.folder.mkdir(parents=True)
-    worker.train(cell, ["--cpu"], data)
-    labels = folder / "train.label.npy"
-    np.save(labels, np.roll(np.load(labels), 1))
-    worker.train(cell, ["--cpu"], data)  # nothing was saved: it starts again
-    finished = SimpleNamespace(path=cell.folder / save_dir.LAST, updates=10**9)
-    monkeypatch.setattr(save_dir, "newest_whole", lambda folder: finished)
-    assert worker.train(cell, ["--cpu"], data) == {}
-    np.save(labels, np.roll(np.load(labels), 1))
+    labels = data / "train.label.npy"
+
+    def take_up():
+        np.save(labels, np.roll(np.load(labels), 1))
+        run_folder.take_up(cell.run, data, None)
+
+    take_up()
+    take_up()  # nothing was saved: it starts again
+    begun = SimpleNamespace(groups={})
+    monkeypatch.setattr(run_folder, "find_resume_point", lambda *unused: begun)
+    monkeypatch.setattr("user_dir.checks.same_settings.check_same_run", lambda *unused: None)
+    assert run_folder.take_up(cell.run, data, None) is begun
     with pytest.raises(UserError, match="run on other training data .* or choose another --out$"):
-        worker.train(cell, ["--cpu"], data)
+        take_up()
+
+
+def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file, monkeypatch):
+    """Its folder has the mark of that revision; a study with other settings refuses it."""
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    cell.folder.mkdir(parents=True)
+    write_json(cell.folder / RUN_MARK, {"command": "study.sh", "fingerprint": BEGUN_BEFORE})
+    (cell.folder / "train.log").write_text("of the first updates\n")
+    state = {"model": {"x": torch.ones(1)}, "optimizer_history": [{"num_updates": 3}], "cfg": {"model": {}}}
+    torch.save(state, cell.folder / "checkpoint_1_3.pt")
+    monkeypatch.setattr("user_dir.checks.same_settings.check_same_run", lambda *unused: None)
+    with cell.run.lock():
+        cell.run.begin()
+        assert run_folder.take_up(cell.run, None, None).updates == 3
+    assert cell.run.log.read_text() == "of the first updates\n"
+    [other] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out", flags=("--lr", "1"))
+    with (
+        pytest.raises(UserError, match="was made with other settings .* choose another --out"),
+        other.run.lock(),
+    ):
+        other.run.begin()
+    (cell.folder / "checkpoint_1_3.pt").write_text("damaged")
+    with pytest.raises(UserError, match="no checkpoint in .* is whole .*move them away"):
+        run_folder.take_up(cell.run, None, None)
 
 
 def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, tmp_path):
@@ -132,7 +159,7 @@ def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, 
         (cell.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (cell.folder / name).write_text(name)
     (cell.folder / "more").symlink_to(tmp_path)
-    worker.start_again(cell)
+    cell.run.begin()
     left = {str(path.relative_to(cell.folder)) for path in cell.folder.rglob("*") if path.is_file()}
     assert left == {*theirs, RUN_MARK} and (cell.folder / "more").is_symlink()
 

@@ -1,0 +1,108 @@
+"""What a run will take, for train_lm.sh --plan: tokens, hours and memory, and the paper's row beside it."""
+
+import statistics
+import tempfile
+from argparse import Namespace
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lab.data.prepared import open_prepared
+from lab.methods import METHODS
+from lab.papers import read_table
+from lab.run.folder import RunFolder
+from lab.run.log import peak_memory, read_log
+from lab.run.train import RunPlan, run_training
+
+PLANNED_UPDATES = 20  # that --plan trains to find the pace
+PAPER = "wikitext103"
+BAND = 0.02
+"""Twice the distance between the paper's three best perplexities, a quarter of that to the next."""
+
+
+def show_pace(plan: RunPlan, dry_run: bool) -> None:
+    """Print what a run will take, from its own log if it has one, else from its first updates."""
+    pace, corpus = pace_of(plan.folder.path / plan.machines.log_name), None
+    if not dry_run:
+        corpus = open_prepared(plan.data_folder, ("train",)).tokens("train")
+        pace = pace or measured_pace(plan)
+    print("\n".join(plan_lines(plan.name, plan.read, plan.machines.processes, pace, corpus)))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Of the updates in a log: tokens in each, tokens per second, the most bytes of a process or None."""
+
+    tokens: float
+    per_second: float
+    memory: int | None
+
+
+def pace_of(log: Path) -> Pace | None:
+    """That of a log's later half, since the first updates warm up.
+
+    None if the log has fewer updates than `PLANNED_UPDATES`.
+    """
+    if not log.is_file():
+        return None
+    records = read_log(log)
+    inner = [x for x in records["train_inner"] if x["wps"]]
+    if not inner or inner[-1]["num_updates"] < PLANNED_UPDATES:
+        return None
+    tokens, speeds = ([x[key] for x in inner[len(inner) // 2 :]] for key in ("wpb", "wps"))
+    return Pace(statistics.median(tokens), statistics.median(speeds), peak_memory(records))
+
+
+def measured_pace(plan: RunPlan) -> Pace | None:
+    """Of the first `PLANNED_UPDATES` updates, trained in a folder that is removed."""
+    last = PLANNED_UPDATES
+    with tempfile.TemporaryDirectory(prefix="plan-") as folder:
+        words = [*plan.arguments, "--max-update", str(last), "--log-interval", "2", "--log-format", "json"]
+        words += ["--no-save", "--disable-validation", "--save-dir", folder, "--tensorboard-logdir", ""]
+        if getattr(plan.read, "warmup_updates", None):
+            words += ["--warmup-updates", str(min(plan.read.warmup_updates, last // 2))]
+        run_training(replace(plan, folder=RunFolder(Path(folder))), words, last)
+        return pace_of(Path(folder, plan.machines.log_name))
+
+
+def plan_lines(
+    name: str, read: Namespace, processes: int, pace: Pace | None, corpus: int | None
+) -> list[str]:
+    """The lines of the plan of the experiment `name`; `corpus` is the number of tokens of an epoch."""
+    steps, updates = read.update_freq[-1], read.max_update
+    if pace is not None:
+        tokens = pace.tokens
+    elif read.batch_size:
+        tokens = float(processes * steps * read.batch_size * read.tokens_per_sample)
+    else:
+        tokens = float(processes * steps * read.max_tokens)
+    lines = [f"updates   {updates:,} of {tokens:,.0f} tokens, {tokens * updates:,.0f} in all"]
+    if corpus:
+        lines.append(f"epochs    {tokens * updates / corpus:.1f} of {corpus:,} tokens")
+    if pace is None:
+        lines.append(f"hours     not measured; without --dry-run, {PLANNED_UPDATES} updates tell")
+    else:
+        minutes = tokens * updates / pace.per_second / 60
+        time = f"minutes   {minutes:,.1f}" if minutes < 60 else f"hours     {minutes / 60:,.1f}"
+        lines.append(f"{time} at {pace.per_second:,.0f} tokens per second")
+        if pace.memory:
+            lines.append(f"memory    {pace.memory / 2**30:.1f} GiB in each process")
+    return lines + paper_lines(name, read.arch)
+
+
+def paper_lines(name: str, architecture: str) -> list[str]:
+    """The row of TransNormer's Table 4 and what counts as reproducing it; none for other experiments."""
+    methods = {method.language_model: method.transnormer for method in METHODS if method.transnormer}
+    if name.partition("/")[0] != PAPER or architecture not in methods:
+        return []
+    rows = {row["method"]: row for row in read_table("transnormer_04_wikitext103_lm")}
+    row = rows[methods[architecture]]
+    valid, test = float(row["ppl_val"]), float(row["ppl_test"])
+    figures = f"perplexity {valid:.2f} valid, {test:.2f} test, {row['params_m']} M parameters"
+    return [
+        f"paper     {row['method']}: {figures}",
+        f"accepted  {_band(valid)} valid, {_band(test)} test (2 % either way)",
+    ]
+
+
+def _band(perplexity: float) -> str:
+    return f"{perplexity * (1 - BAND):.2f} to {perplexity * (1 + BAND):.2f}"
