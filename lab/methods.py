@@ -1,6 +1,7 @@
 """The compared methods as language models and as encoders, in the order of the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, product
 
 from conventions.mechanisms import MECHANISMS, OWN, Method
 
@@ -111,3 +112,26 @@ def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:
         "Performer here is in performer-pytorch's form: FAVOR+ with orthogonal features, the same in "
         "training and evaluation. The papers' figures are of other forms (docs/peers.md)."
     ]
+
+
+COLORS = (
+    "#000000",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#882255",
+    "#332288",
+    "#999933",
+    "#56B4E9",
+)
+STYLES = ("-", "--", ":", "-.")
+
+
+def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Colour and line style of each row: those of the method, or the next ones that no method here has."""
+    named = {row: (NAMED[row[0]].color, "-") for row in rows if row[0] in NAMED}
+    looks = [(color, style) for style, color in product(STYLES, COLORS)]
+    free = cycle(look for look in looks if look not in named.values())
+    return named | {row: next(free) for row in rows if row not in named}

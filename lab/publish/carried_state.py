@@ -9,10 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lab.methods import LANGUAGE_MODELS, label_of
+from lab.methods import LANGUAGE_MODELS, label_of, looks_of
 from lab.publish.plots import Curve, plot_curves
-from lab.publish.records import Section, looks_of, note_of_seed, of_first_seed
-from lab.publish.tables import grouped, markdown_table
+from lab.publish.tables import Section, grouped, markdown_table, note_of_seed, of_first_seed
 from lab.store import Record
 
 MIB = 2**20

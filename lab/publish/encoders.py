@@ -6,8 +6,7 @@ from pathlib import Path
 from lab.methods import ENCODER_PANELS, ENCODERS
 from lab.publish.glue import PAPERS, average_with_note, paper_table
 from lab.publish.plots import Curve, plot_curves
-from lab.publish.records import Section, note_of_seed, of_first_seed
-from lab.publish.tables import markdown_table
+from lab.publish.tables import Section, markdown_table, note_of_seed, of_first_seed
 
 
 def tables(section: Section) -> list[str]:

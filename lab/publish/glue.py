@@ -7,8 +7,7 @@ from typing import Any
 from lab.glue_tasks import TASKS
 from lab.methods import ENCODERS, label_of, performer_note
 from lab.papers import read_table
-from lab.publish.records import Section
-from lab.publish.tables import grouped, markdown_table
+from lab.publish.tables import Section, grouped, markdown_table
 from lab.store import Record
 
 # Our column, and the columns of the papers' two tables.

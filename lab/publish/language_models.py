@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.papers import read_table
-from lab.publish.records import Section, given_settings
-from lab.publish.tables import markdown_table
+from lab.publish.tables import Section, markdown_table
+from lab.run.recipe import given_settings
 from lab.store import Record
 
 

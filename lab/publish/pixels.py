@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lab.publish.plots import save_figure
-from lab.publish.records import Section, note_of_seed, of_first_seed, seed_of
+from lab.publish.tables import Section, note_of_seed, of_first_seed, seed_of
 from lab.store import Record
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}

@@ -1,13 +1,18 @@
-"""Markdown tables, and figures as they appear in them."""
+"""Markdown tables and the figures in them, and what is said of several records: their seeds and machines."""
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lab.console import number_of
+from lab.store import Record
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
+Figure = Callable[[Record], Any]
+MEASURED = "training times are those of a machine that may have done other work."
+"""How every page ends its notes."""
 
 
 def where(record: dict[str, Any], threads: int | None = None) -> str:
@@ -54,3 +59,53 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], figures
     rules = ["---", *["---:" if figures else "---"] * (len(header) - 1)]
     lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, rules, *rows]]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The records that a section of a study's page shows.
+
+    `choices` has, by axis and name, what the study declares for each choice (its `label` and `settings`);
+    `rows` the records of each row of the first table, by the label of the row.
+    """
+
+    records: Sequence[Record]
+    choices: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Sequence[Record]]
+
+
+def seed_of(record: Record) -> int:
+    """The seed of a cell."""
+    return int(record["cell"]["seed"])
+
+
+def by_seed(figure: Figure, records: Sequence[Record]) -> dict[int, float]:
+    """A figure of the records that have it, by their seeds."""
+    return {seed_of(record): value for record in records if (value := figure(record)) is not None}
+
+
+def of_first_seed(records: Sequence[Record]) -> list[Record]:
+    """Those that a picture shows."""
+    seed = min(map(seed_of, records))
+    return [record for record in records if seed_of(record) == seed]
+
+
+def note_of_seed(shown: Sequence[Record]) -> str:
+    """What is printed below a picture of the `shown` records, all of a seed."""
+    return f"Seed {seed_of(shown[0])}. {measured_on(shown)}"
+
+
+def over_seeds(records: Sequence[Record]) -> str:
+    """What the figures of a table are: median (lowest to highest) over which seeds, or the only seed."""
+    seeds = sorted({seed_of(record) for record in records})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"median (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
+
+
+def measured_on(records: Sequence[Record]) -> str:
+    """Machines, days and commits, in a sentence."""
+    environments = [record["environment"] for record in records]
+    machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
+    commits = ", ".join(sorted({one["commit"] for one in environments}))
+    return f"Measured on {'; '.join(machines)} (commit {commits}); {MEASURED}"

@@ -4,10 +4,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.methods import ATTENTIONS
+from lab.methods import ATTENTIONS, COLORS
 from lab.publish.plots import Curve, Panel, plot_curves
-from lab.publish.records import COLORS, Section, measured_on, of_first_seed, seed_of
-from lab.publish.tables import grouped, markdown_table
+from lab.publish.tables import Section, grouped, markdown_table, measured_on, of_first_seed, seed_of
 from lab.store import Record
 
 LLN, FIXED = "lln_diag", "lln_diag_alpha"

@@ -12,12 +12,13 @@ Reading a YAML needs neither torch nor fairseq; checking its settings against fa
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
@@ -293,6 +294,25 @@ def _names(word: str, flag: str) -> bool:
     """Whether a word is `flag`, also with its value in the same word (`--flag=value`, `-fvalue`)."""
     short = any(len(name) == 2 and word.startswith(name) for name in names_of(flag))
     return short or word.partition("=")[0] in names_of(flag)
+
+
+def given_settings(record: Mapping[str, Any]) -> Settings:
+    """The settings of a record's YAML, with the values that its study gave instead as flags."""
+    found = {group: dict(values or {}) for group, values in record["settings"].items()}
+    for values in found.values():
+        for key in values:
+            if is_given(record["own_flags"], flag := as_option(key)):
+                given = option(record["own_flags"], flag) or "--"
+                values[key] = True if given.startswith("--") else number_or_word(given)
+    return found
+
+
+def number_or_word(text: str) -> Any:
+    """The value of a flag; YAML by itself takes 1e-05 for a word."""
+    try:
+        return float(text) if "e-" in text else yaml.safe_load(text)
+    except ValueError:
+        return text
 
 
 def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> None:

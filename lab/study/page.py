@@ -20,20 +20,20 @@ from lab.data.prepared import same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
 from lab.measure import EVALUATORS
-from lab.methods import performer_note
+from lab.methods import looks_of, performer_note
 from lab.outputs import begins, is_generated, marked
-from lab.publish.records import (
+from lab.publish.tables import (
     MEASURED,
     Section,
     by_seed,
-    given_settings,
-    looks_of,
+    grouped,
+    markdown_table,
     measured_on,
     note_of_seed,
     of_first_seed,
     over_seeds,
 )
-from lab.publish.tables import grouped, markdown_table
+from lab.run.recipe import given_settings
 from lab.store import STORE, place_of
 from lab.study.baseline import at_baseline
 from lab.study.cells import Cell, Plan

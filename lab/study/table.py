@@ -6,8 +6,7 @@ from typing import Any
 
 from lab.errors import UserError
 from lab.papers import read_table
-from lab.publish.records import by_seed
-from lab.publish.tables import markdown_table, spread
+from lab.publish.tables import by_seed, markdown_table, spread
 from lab.study.baseline import AT_BASELINE, at_baseline
 from lab.study.notation import (
     COUNT,

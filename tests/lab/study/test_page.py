@@ -12,10 +12,10 @@ import pytest
 
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.methods import LANGUAGE_MODELS
+from lab.methods import LANGUAGE_MODELS, looks_of
 from lab.outputs import MARK
 from lab.publish.page import markdown_parts
-from lab.publish.records import given_settings, looks_of
+from lab.run.recipe import given_settings
 from lab.store import STORE
 from lab.study.baseline import AT_BASELINE
 from lab.study.choosing import best_records
