@@ -40,7 +40,7 @@ def _prepare(module: str, name: str, about: str) -> Command:
 
 COMMANDS = {
     "quickstart": Command(
-        "study.quickstart",
+        "commands.quickstart",
         "set-up, a small corpus, three language models trained and compared",
         "scripts/quickstart.sh",
     ),
@@ -63,7 +63,7 @@ COMMANDS = {
     "train images": Command("run.commands", "train a model of images byte by byte", kind="images"),
     "train vit": Command("run.commands", "train a Vision Transformer", kind="vit"),
     "finetune": Command(
-        "study.finetune_glue",
+        "commands.finetune_glue",
         "fine-tune an encoder on GLUE over learning rates and seeds",
         "scripts/finetune_glue.sh",
     ),
@@ -86,13 +86,13 @@ COMMANDS = {
     "predict": Command("measure.predict_glue", "predict with a fine-tuned encoder"),
     "sample": Command("measure.sample_images", "draw or complete images"),
     "study": Command(
-        "study.study",
+        "study.cli",
         "run an experiment that a YAML declares: cells, tables, verdicts, plots",
         "scripts/study.sh",
     ),
     "figures": Command("figures.analyse", "analyse attention: the papers' analyses and figures"),
     "report": Command("publish.report", "write an HTML report of your runs"),
-    "results": Command("study.make_results", "bring the documents up to date with the committed results"),
+    "results": Command("commands.make_results", "bring the documents up to date with the committed results"),
     "export": Command("export.export_hf", "export a model for `transformers`"),
     "import": Command("export.import_hf", "start from RoBERTa weights of `transformers`"),
     "check gpu": Command(

@@ -1,12 +1,13 @@
 """Users' mistakes, and known ways in which a run fails because of its input, each as a one-line message."""
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from conventions import OUT_OF_SPACE, Diverged, UserError, sentence_of
 
-__all__ = ["Diverged", "UserError", "explain", "suggestion", "unexpected"]
+__all__ = ["Diverged", "UserError", "check_known", "explain", "nearest", "suggestion", "unexpected"]
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
@@ -80,3 +81,15 @@ def explain(error: BaseException) -> str | None:
 def unexpected(error: BaseException) -> str:
     """The sentence for a failure that `explain` does not know."""
     return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def nearest(word: Any, known: Collection[str]) -> str:
+    """`; did you mean ...?`, or what is known."""
+    close = get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
+
+
+def check_known(word: Any, known: Collection[str], said: str) -> None:
+    """UserError that says `said` and the nearest name for a `word` that is not `known`."""
+    if word not in known:
+        raise UserError(f"{said}{nearest(word, known)}")

@@ -16,27 +16,28 @@ records decide nothing: both rows on one plateau, one rate for all, repeats of o
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
-from typing import Any
 
-from lab.errors import UserError
-from lab.study.notation import (
-    as_list,
-    check_keys,
-    check_known,
-    number,
-    parse_expression,
-    read_only,
+from lab.publish.tables import (
+    by_seed,
 )
-from lab.study.schema import Claim
+from lab.study.records import OLDER
+from lab.study.schema import (
+    Claim,
+    Record,
+    Study,
+    kept_by,
+    numbers,
+    row_name,
+)
+from lab.study.table import at_baseline
 from lab.verdicts import (
-    BOUNDS,
     CONFIRMED,
     CONTRADICTED,
     NOT_COMPARABLE,
     NOT_RUN,
     UNDECIDED,
-    Bound,
     Values,
     Verdict,
     judge_extreme,
@@ -47,57 +48,6 @@ from lab.verdicts import (
 )
 
 PAIRS, EXTREMES, RANK = ("ratio", "difference"), ("lowest", "highest"), "rank"
-REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
-
-
-def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
-    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
-    check_keys(given, ("says", "where", "test", "only", *REASONS), where, required=("says", "where", "test"))
-    test = given["test"]
-    check_keys(test, (*PAIRS, *EXTREMES, RANK, *BOUNDS, "among", "examples"), f"{where}: test")
-    kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if kind in test]
-    if len(kinds) != 1:
-        raise UserError(f"{where}: a test has one of {', '.join((*PAIRS, *EXTREMES, RANK))}")
-    kind, words = kinds[0], as_list(test[kinds[0]])
-    rows = tuple(map(str, [*words[1:], *test.get("among", [])]))
-    if len(words) != {RANK: 1, "lowest": 2, "highest": 2}.get(kind, 3):
-        raise UserError(f"{where}: {kind} takes a figure and {'two rows' if kind in PAIRS else 'a row'}")
-    check_rows(rows, row_axes, where)
-    examples = test.get("examples")
-    if examples and kind != "difference":
-        raise UserError(f"{where}: examples belongs to a difference of accuracies, not to {kind}")
-    reasons = [(REASONS[key], str(given[key])) for key in REASONS if given.get(key)]
-    if len(reasons) > 1:
-        raise UserError(f"{where}: write one of {', '.join(REASONS)}")
-    return Claim(
-        str(given["says"]),
-        str(given["where"]),
-        kind,
-        parse_expression(words[0], where),
-        rows,
-        read_bound(test, kind, where),
-        parse_expression(examples, where) if examples else None,
-        read_only(given.get("only") or {}, axes, where),
-        *reasons,
-    )
-
-
-def read_bound(test: Mapping[str, Any], kind: str, where: str) -> Bound | None:
-    """The bound of a test; None for the kinds that have none. Raises UserError for what is wrong in it."""
-    known = {RANK: ("at_least",)}.get(kind, () if kind in EXTREMES else BOUNDS)
-    found = [key for key in BOUNDS if key in test]
-    if len(found) != min(1, len(known)) or not {*found} <= {*known}:
-        raise UserError(f"{where}: {kind} needs {' or '.join(known) or 'no bound'}")
-    return Bound(found[0], number(test[found[0]], f"{where}: {found[0]}")) if found else None
-
-
-def check_rows(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
-    """UserError for a row that names no choice, where the axes have all of their choices in the YAML."""
-    if not all(axis.closed for axis in axes.values()):
-        return
-    known = [name for axis in axes.values() for name in axis.choices]
-    for word in (word for row in rows for word in row.split("/")):
-        check_known(word, known, f"{where}: there is no row {word}")
 
 
 def decide(
@@ -158,3 +108,50 @@ def judge(
     first, second = values[rows[0]], values[rows[1]]
     noise = test_set_noise(mean(first.values()), mean(second.values()), examples) if examples else 0.0
     return judge_pair(first, second, claim.bound, claim.kind == "ratio", noise)
+
+
+def is_unbracketed(record: Record) -> bool:
+    """Whether the record's tuned number is the least or the largest tried: a better one may lie beyond."""
+    if "tuned" not in record:
+        return False
+    try:
+        tried = sorted(map(float, record["tuned"]["tried"]))
+    except ValueError:  # words have no order
+        return False
+    return float(record["tuned"]["chosen"]) in (tried[0], tried[-1])
+
+
+def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
+    """Every claim about the records of one group, less those of earlier settings, with its verdict."""
+    found, records = [], [record for record in records if OLDER not in record]
+    for claim in study.claims:
+        if not (kept := kept_by(claim.only, records)):
+            continue
+        asked = {*claim.rows}
+        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
+        # The first table that has most of its rows.
+        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
+        values = {row_name(key): by_seed(claim.figure, group) for key, group in rows.items()}
+        verdict = Verdict(NOT_RUN)
+        if not asked or asked & values.keys():
+            verdict = decide(
+                claim,
+                values,
+                at_baseline(rows, study.baselines),
+                spec.paper_values(rows),
+                [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
+                fewest_examples(claim, rows),
+            )
+        theirs = {row_name(key): spec.paper_figure(key) for key in rows}
+        named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
+        figures = ", ".join(figure for row in named if (figure := theirs.get(row)))
+        found.append((claim, replace(verdict, paper=figures)))
+    return found
+
+
+def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> int | None:
+    """The size of the smallest test set of the claimed rows; None if the claim does not ask for it."""
+    if claim.examples is None:
+        return None
+    groups = [group for key, group in rows.items() if row_name(key) in claim.rows]
+    return min((int(value) for group in groups for value in numbers(claim.examples, group)), default=None)

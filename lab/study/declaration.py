@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -14,25 +14,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lab.errors import UserError
+from lab.errors import UserError, check_known, nearest
 from lab.files import ROOT
 from lab.measure import EVALUATORS
 from lab.methods import label_of
-from lab.study.baseline import read_baseline
-from lab.study.claims import read_claim
-from lab.study.notation import (
-    Expression,
-    as_list,
-    check_choice,
-    check_keys,
-    check_known,
-    nearest,
-    number,
-    parse_expression,
-    positive_number,
-)
+from lab.papers import read_table
+from lab.study.claims import EXTREMES, PAIRS, RANK
 from lab.study.schema import (
     BY,
+    COUNT,
+    FORMAT,
     GIVEN,
     NAME,
     STUDIES,
@@ -43,12 +34,23 @@ from lab.study.schema import (
     Best,
     Choice,
     Claim,
+    Column,
+    Expression,
+    PaperColumn,
     Study,
     TableSpec,
     Tune,
+    parse_expression,
 )
-from lab.study.table import read_table_spec
+from lab.study.table import key_of
+from lab.verdicts import (
+    BOUNDS,
+    NOT_COMPARABLE,
+    UNDECIDED,
+    Bound,
+)
 
+REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
 KEYS = (
     "about",
     "config",
@@ -400,3 +402,195 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
         check_known(word, PLOTTED_BY, f"{where}: by names {word!r}")
     number(given.get("factor", 1.0), f"{where}: factor")
     return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}
+
+
+def check_keys(found: Any, known: Collection[str], where: str, required: Sequence[str] = ()) -> None:
+    """UserError for the first key that is not known or is missing, and for what is no mapping."""
+    if not isinstance(found, Mapping):
+        raise UserError(f"{where}: expected keys and values, found {found!r}")
+    for key in found:
+        check_known(key, known, f"{where}: there is no key {key}")
+    for key in required:
+        if key not in found:
+            raise UserError(f"{where}: {key} is missing")
+
+
+def check_choice(value: Any, known: Collection[str], where: str) -> Any:
+    """`value` if it is one of the `known`; UserError for anything else."""
+    check_known(value, known, f"{where} is {value!r}")
+    return value
+
+
+def as_list(given: Any) -> list[Any]:
+    """What a key has that takes one thing or a list."""
+    return given if isinstance(given, list) else [given]
+
+
+def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    """The key `only`: the choices of an axis that count, one or a list."""
+    check_keys(given, axes, f"{where}: only")
+    found = {}
+    for axis, words in given.items():
+        found[axis] = tuple(map(str, as_list(words)))
+        for word in found[axis] if axes[axis].closed else ():
+            check_known(word, axes[axis].choices, f"{where}: only: {axis} has no {word}")
+    return found
+
+
+def positive_number(value: Any, where: str) -> int:
+    """`value` as a whole number of 1 or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{where} is {value!r}; it must be a whole number of 1 or more")
+    return value
+
+
+def number(value: Any, where: str) -> float:
+    """`value`, a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where} is {value!r}; it must be a number")
+    return float(value)
+
+
+def check_format(text: Any, where: str) -> str:
+    """`text` if it is a number format or `count`; UserError for anything else."""
+    if text != COUNT and not FORMAT.fullmatch(str(text)):
+        raise UserError(f"{where}: {text!r} is no format; write one such as .2f, or {COUNT}")
+    return str(text)
+
+
+def read_baseline(given: Any, where: str) -> Baseline:
+    """A baseline of a YAML; UserError for what is wrong in it."""
+    where = f"{where}: baseline"
+    check_keys(given, ("name", "found", "margin"), where)
+    if not isinstance(given.get("found"), Mapping) or not given.get("name"):
+        raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
+    margins = (given.get("margin") or {}).items()
+    margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
+    for path in margin:
+        check_known(path, given["found"], f"{where}: margin has no figure {path} in found")
+    return Baseline(str(given["name"]), dict(given["found"]), margin)
+
+
+def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
+    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
+    check_keys(given, ("says", "where", "test", "only", *REASONS), where, required=("says", "where", "test"))
+    test = given["test"]
+    check_keys(test, (*PAIRS, *EXTREMES, RANK, *BOUNDS, "among", "examples"), f"{where}: test")
+    kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if kind in test]
+    if len(kinds) != 1:
+        raise UserError(f"{where}: a test has one of {', '.join((*PAIRS, *EXTREMES, RANK))}")
+    kind, words = kinds[0], as_list(test[kinds[0]])
+    rows = tuple(map(str, [*words[1:], *test.get("among", [])]))
+    if len(words) != {RANK: 1, "lowest": 2, "highest": 2}.get(kind, 3):
+        raise UserError(f"{where}: {kind} takes a figure and {'two rows' if kind in PAIRS else 'a row'}")
+    check_claimed(rows, row_axes, where)
+    examples = test.get("examples")
+    if examples and kind != "difference":
+        raise UserError(f"{where}: examples belongs to a difference of accuracies, not to {kind}")
+    reasons = [(REASONS[key], str(given[key])) for key in REASONS if given.get(key)]
+    if len(reasons) > 1:
+        raise UserError(f"{where}: write one of {', '.join(REASONS)}")
+    return Claim(
+        str(given["says"]),
+        str(given["where"]),
+        kind,
+        parse_expression(words[0], where),
+        rows,
+        read_bound(test, kind, where),
+        parse_expression(examples, where) if examples else None,
+        read_only(given.get("only") or {}, axes, where),
+        *reasons,
+    )
+
+
+def read_bound(test: Mapping[str, Any], kind: str, where: str) -> Bound | None:
+    """The bound of a test; None for the kinds that have none. Raises UserError for what is wrong in it."""
+    known = {RANK: ("at_least",)}.get(kind, () if kind in EXTREMES else BOUNDS)
+    found = [key for key in BOUNDS if key in test]
+    if len(found) != min(1, len(known)) or not {*found} <= {*known}:
+        raise UserError(f"{where}: {kind} needs {' or '.join(known) or 'no bound'}")
+    return Bound(found[0], number(test[found[0]], f"{where}: {found[0]}")) if found else None
+
+
+def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
+    """UserError for a row that names no choice, where the axes have all of their choices in the YAML."""
+    if not all(axis.closed for axis in axes.values()):
+        return
+    known = [name for axis in axes.values() for name in axis.choices]
+    for word in (word for row in rows for word in row.split("/")):
+        check_known(word, known, f"{where}: there is no row {word}")
+
+
+def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
+    """A table of a YAML; UserError for what is wrong in it."""
+    where = f"{where}: table"
+    check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
+    rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
+    only = read_only(given.get("only") or {}, axes, where)
+    for axis in rows:
+        check_known(axis, axes, f"{where}: there is no axis {axis}")
+    columns = []
+    for column in given.get("columns") or []:
+        if not isinstance(column, list) or len(column) != 3:
+            raise UserError(f"{where}: a column is [title, expression, format], found {column!r}")
+        title, text, form = column
+        columns.append(Column(str(title), parse_expression(text, where), check_format(form, where)))
+    if not columns:
+        raise UserError(f"{where}: columns is missing; write [[title, expression, format], ...]")
+    across, papers = str(given.get("across", "")), as_list(given.get("paper") or [])
+    if across and (len(rows) < 2 or across != rows[-1]):
+        raise UserError(f"{where}: across is {across!r}; it must be the last of several axes in rows")
+    if len(papers) > 1 and not across:
+        raise UserError(f"{where}: several papers need across; put the others into tables of their own")
+    return TableSpec(
+        str(given.get("title", "")),
+        {axis: axes[axis] for axis in rows},
+        tuple(columns),
+        only,
+        tuple(read_paper(paper, axes, rows, where) for paper in papers),
+        across,
+        str(given.get("average", "")),
+    )
+
+
+def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: str) -> PaperColumn:
+    """The key `paper`; without `rows` a choice is found by its name or its label."""
+    where = f"{where}: paper"
+    check_keys(given, ("table", "key", "rows", "value", "title", "average"), where)
+    try:
+        table = read_table(str(given.get("table")))
+    except OSError:
+        raise UserError(f"{where}: results/paper has no table {given.get('table')}") from None
+    key = tuple(map(str, as_list(given.get("key") or next(iter(table[0])))))
+    value, by = given.get("value"), ""
+    if isinstance(value, Mapping):
+        by, value = next(iter(value.items()))
+    else:
+        value = {"": value}
+    average = str(given.get("average", ""))
+    for column in (*key, *value.values(), *([average] if average else [])):
+        check_known(column, table[0], f"{where}: {given['table']} has no column {column}")
+    if by and by not in rows:
+        raise UserError(f"{where}: value depends on {by}, which is no row of the table")
+    choices = axes[rows[0]].choices
+    theirs = {key_of(row, key): row for row in table}
+    known = {name.casefold() for name in theirs}
+    named = given.get("rows") or {
+        name: word
+        for name, choice in choices.items()
+        for word in (name, choice.label)
+        if word.casefold() in known
+    }
+    matches = {str(name): str(row) for name, row in named.items()}
+    for name in matches if axes[rows[0]].closed else ():
+        check_known(name, choices, f"{where}: {rows[0]} has no choice {name}")
+    for row in matches.values():
+        if row.casefold() not in known:
+            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs)}")
+    found = {
+        ours: row
+        for name, row in theirs.items()
+        for ours, wanted in matches.items()
+        if wanted.casefold() == name.casefold()
+    }
+    return PaperColumn(key, found, dict(value), by, str(given.get("title", "paper")), average)

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,6 @@ from lab.outputs import begins, is_generated, marked
 from lab.publish.tables import (
     MEASURED,
     Section,
-    by_seed,
     grouped,
     markdown_table,
     measured_on,
@@ -35,16 +34,12 @@ from lab.publish.tables import (
 )
 from lab.run.recipe import given_settings
 from lab.store import STORE, place_of
-from lab.study.baseline import at_baseline
 from lab.study.cells import Cell, Plan
-from lab.study.choosing import best_note, best_records, is_unbracketed
-from lab.study.claims import PAIRS, decide
+from lab.study.claims import verdicts
 from lab.study.declaration import plotted_by
-from lab.study.notation import numbers, row_name
-from lab.study.records import OLDER, Record, gather, read_records, settings_mark
-from lab.study.schema import GIVEN, Claim, Study, kept_by
+from lab.study.records import OLDER, best_note, best_records, gather, read_records, settings_mark
+from lab.study.schema import GIVEN, Record, Study
 from lab.study.table import NONE, write_table
-from lab.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -70,42 +65,6 @@ def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
     rows = {axis for spec in study.tables for axis in spec.rows}
     rows |= {study.best.axis} if study.best else set()
     return tuple(str(cell[axis]) for axis in study.axes if axis not in rows)
-
-
-def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
-    """Every claim about the records of one group, less those of earlier settings, with its verdict."""
-    found, records = [], [record for record in records if OLDER not in record]
-    for claim in study.claims:
-        if not (kept := kept_by(claim.only, records)):
-            continue
-        asked = {*claim.rows}
-        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
-        # The first table that has most of its rows.
-        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
-        values = {row_name(key): by_seed(claim.figure, group) for key, group in rows.items()}
-        verdict = Verdict(NOT_RUN)
-        if not asked or asked & values.keys():
-            verdict = decide(
-                claim,
-                values,
-                at_baseline(rows, study.baselines),
-                spec.paper_values(rows),
-                [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
-                fewest_examples(claim, rows),
-            )
-        theirs = {row_name(key): spec.paper_figure(key) for key in rows}
-        named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
-        figures = ", ".join(figure for row in named if (figure := theirs.get(row)))
-        found.append((claim, replace(verdict, paper=figures)))
-    return found
-
-
-def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> int | None:
-    """The size of the smallest test set of the claimed rows; None if the claim does not ask for it."""
-    if claim.examples is None:
-        return None
-    groups = [group for key, group in rows.items() if row_name(key) in claim.rows]
-    return min((int(value) for group in groups for value in numbers(claim.examples, group)), default=None)
 
 
 def write_notes(study: Study, records: Sequence[Record]) -> str:

@@ -5,15 +5,26 @@ A record belongs to one cell, and its place says which: CHOICE/.../seedN.json be
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
+from lab.publish.tables import grouped
 from lab.store import STORE, place_of, stored, write_store
-from lab.study.notation import ABSENT, Expression, Record, follow, parse_expression, sections
-from lab.study.schema import Study
+from lab.study.schema import (
+    ABSENT,
+    Best,
+    Expression,
+    Record,
+    Study,
+    follow,
+    not_measured,
+    parse_expression,
+    sections,
+)
 
 PATTERN = "**/seed*.json"
 NAME = re.compile(r"seed\d+\.json")
@@ -201,3 +212,52 @@ def _values(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield from _values(one, keys)
     else:
         yield keys, value
+
+
+def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
+    """The records of the best choice, marked with what it was chosen from; all of them without `best`.
+
+    Raises UserError where no record has the figure that decides.
+    """
+    if best is None:
+        return list(records)
+    kept = []
+    for group in grouped(records, lambda record: other_choices(record["cell"], best.axis)).values():
+        by_choice = grouped(group, lambda record: str(record["cell"][best.axis]))
+        means = _means(best, by_choice)
+        if means:
+            chosen = max(means, key=lambda choice: means[choice])
+            kept += [{**record, "best": sorted(means)} for record in by_choice[chosen]]
+    if records and not kept:
+        raise UserError(f"best: {best.by} is of {not_measured(best.figure, records[0])}")
+    return kept
+
+
+def _means(best: Best, by_choice: Mapping[str, Sequence[Record]]) -> dict[str, float]:
+    """Of each choice the mean over the seeds that all choices have, or over its own if they share none."""
+    values = {
+        choice: {one["cell"]["seed"]: value for one in records if (value := best.figure(one)) is not None}
+        for choice, records in by_choice.items()
+    }
+    values = {choice: by_seed for choice, by_seed in values.items() if by_seed}
+    common = set.intersection(*map(set, values.values())) if values else set()
+    means = {}
+    for choice, by_seed in values.items():
+        compared = [by_seed[seed] for seed in common or by_seed]
+        means[choice] = best.order(statistics.mean(compared))
+    return means
+
+
+def best_note(best: Best | None, records: Sequence[Record]) -> str:
+    """What the best was chosen from and by what, in a sentence; empty without it."""
+    if best is None:
+        return ""
+    figure = ".".join(best.figure.path)
+    tried = sorted({choice for record in records for choice in record["best"]})
+    choice = f"the choice with the {best.by} mean {figure} over the seeds that all have"
+    return f"Of {best.axis} ({', '.join(tried)}): {choice}."
+
+
+def other_choices(cell: Mapping[str, Any], axis: str) -> tuple[str, ...]:
+    """The choices of a cell, but for that of the axis."""
+    return tuple(str(value) for name, value in cell.items() if name not in (axis, "seed"))

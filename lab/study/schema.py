@@ -1,21 +1,96 @@
-"""What a study is: its axes, tables, claims and baselines, as its YAML declares them.
+"""What a study is: its axes, tables, claims and baselines, and the figures of a record that these ask for.
 
-declaration.py reads the YAML; docs/studies.md describes the keys.
+A column or a claim asks a record for `[factor*]path`, nothing else. A path such as `bits_per_dimension.test`,
+or `buckets.0.perplexity` for the first of a list, is looked up in what the evaluator found, then in the
+figures of training, then in the whole record. A format is one of Python's for numbers, or `count`: in how
+many records the value is true. declaration.py reads the YAML; docs/studies.md describes the keys.
 """
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError
+from lab.errors import UserError, nearest
 from lab.files import ROOT
 from lab.methods import label_of
 from lab.publish.tables import grouped
-from lab.study.notation import Expression, Record, nearest, parse_expression, row_name
 from lab.verdicts import Bound
+
+Record = dict[str, Any]
+EXPRESSION = re.compile(
+    r"(?:(?P<factor>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\*)?(?P<path>[A-Za-z_][\w-]*(?:\.[\w+-]+)*)"
+)
+FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
+COUNT = "count"
+ABSENT = object()
+SECTIONS = ("found", "training")
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A number of a record: the value at `path` times `factor`."""
+
+    path: tuple[str, ...]
+    factor: float | None = None
+
+    def __call__(self, record: Record) -> Any:
+        """The value, None if the record has none, or one that is no number."""
+        for section in sections(record):
+            value = follow(section, self.path)
+            if value is not None:
+                break
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            return None
+        return value if self.factor is None else self.factor * value
+
+
+def not_measured(figure: Expression, record: Record) -> str:
+    """A figure that the record of a finished cell lacks, whose it is, and the nearest one that it has."""
+    path, known = ".".join(figure.path), [*record["found"], *record["training"]]
+    return f"{path}, which {record['study']} has not measured{nearest(path, known)}"
+
+
+def sections(record: Record) -> list[Any]:
+    """Where figures are looked up, in this order."""
+    return [*(record.get(name) for name in SECTIONS), record]
+
+
+def follow(value: Any, path: Iterable[str], absent: Any = None) -> Any:
+    """The value at a path of nested mappings and lists, `absent` if there is none."""
+    for key in path:
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        else:
+            return absent
+    return value
+
+
+def parse_expression(text: Any, where: str) -> Expression:
+    """The expression that `text` writes; UserError, naming the place `where`, for anything else."""
+    match = EXPRESSION.fullmatch(str(text))
+    if not match:
+        raise UserError(f"{where}: {text!r} is no expression; write a path such as accuracy, or 100*accuracy")
+    factor = float(match["factor"]) if match["factor"] else None
+    return Expression(tuple(match["path"].split(".")), factor)
+
+
+def numbers(expression: Expression, records: Iterable[Record]) -> Iterator[float]:
+    """The values of the records that have one."""
+    for record in records:
+        if (value := expression(record)) is not None:
+            yield value
+
+
+def row_name(key: Sequence[str]) -> str:
+    """How a claim names a row."""
+    return "/".join(key)
+
 
 STUDIES = ROOT / "configs" / "studies"
 RUNS = ROOT / "runs" / "studies"

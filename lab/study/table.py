@@ -2,27 +2,19 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from lab.errors import UserError
-from lab.papers import read_table
 from lab.publish.tables import by_seed, markdown_table, spread
-from lab.study.baseline import AT_BASELINE, at_baseline
-from lab.study.notation import (
+from lab.study.schema import (
     COUNT,
+    Baseline,
+    Column,
     Record,
-    as_list,
-    check_format,
-    check_keys,
-    check_known,
+    TableSpec,
     follow,
-    nearest,
     numbers,
     parse_expression,
-    read_only,
     row_name,
 )
-from lab.study.schema import Baseline, Column, PaperColumn, TableSpec
 from lab.verdicts import range_of, rank_correlations
 
 NONE = "–"
@@ -31,81 +23,6 @@ NONE = "–"
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
     """How a row of a paper's table is found: the values of its `key`, joined by ", "."""
     return ", ".join(row[column] for column in key)
-
-
-def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
-    """A table of a YAML; UserError for what is wrong in it."""
-    where = f"{where}: table"
-    check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
-    rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
-    only = read_only(given.get("only") or {}, axes, where)
-    for axis in rows:
-        check_known(axis, axes, f"{where}: there is no axis {axis}")
-    columns = []
-    for column in given.get("columns") or []:
-        if not isinstance(column, list) or len(column) != 3:
-            raise UserError(f"{where}: a column is [title, expression, format], found {column!r}")
-        title, text, form = column
-        columns.append(Column(str(title), parse_expression(text, where), check_format(form, where)))
-    if not columns:
-        raise UserError(f"{where}: columns is missing; write [[title, expression, format], ...]")
-    across, papers = str(given.get("across", "")), as_list(given.get("paper") or [])
-    if across and (len(rows) < 2 or across != rows[-1]):
-        raise UserError(f"{where}: across is {across!r}; it must be the last of several axes in rows")
-    if len(papers) > 1 and not across:
-        raise UserError(f"{where}: several papers need across; put the others into tables of their own")
-    return TableSpec(
-        str(given.get("title", "")),
-        {axis: axes[axis] for axis in rows},
-        tuple(columns),
-        only,
-        tuple(read_paper(paper, axes, rows, where) for paper in papers),
-        across,
-        str(given.get("average", "")),
-    )
-
-
-def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: str) -> PaperColumn:
-    """The key `paper`; without `rows` a choice is found by its name or its label."""
-    where = f"{where}: paper"
-    check_keys(given, ("table", "key", "rows", "value", "title", "average"), where)
-    try:
-        table = read_table(str(given.get("table")))
-    except OSError:
-        raise UserError(f"{where}: results/paper has no table {given.get('table')}") from None
-    key = tuple(map(str, as_list(given.get("key") or next(iter(table[0])))))
-    value, by = given.get("value"), ""
-    if isinstance(value, Mapping):
-        by, value = next(iter(value.items()))
-    else:
-        value = {"": value}
-    average = str(given.get("average", ""))
-    for column in (*key, *value.values(), *([average] if average else [])):
-        check_known(column, table[0], f"{where}: {given['table']} has no column {column}")
-    if by and by not in rows:
-        raise UserError(f"{where}: value depends on {by}, which is no row of the table")
-    choices = axes[rows[0]].choices
-    theirs = {key_of(row, key): row for row in table}
-    known = {name.casefold() for name in theirs}
-    named = given.get("rows") or {
-        name: word
-        for name, choice in choices.items()
-        for word in (name, choice.label)
-        if word.casefold() in known
-    }
-    matches = {str(name): str(row) for name, row in named.items()}
-    for name in matches if axes[rows[0]].closed else ():
-        check_known(name, choices, f"{where}: {rows[0]} has no choice {name}")
-    for row in matches.values():
-        if row.casefold() not in known:
-            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs)}")
-    found = {
-        ours: row
-        for name, row in theirs.items()
-        for ours, wanted in matches.items()
-        if wanted.casefold() == name.casefold()
-    }
-    return PaperColumn(key, found, dict(value), by, str(given.get("title", "paper")), average)
 
 
 def figure_of(column: Column, records: Sequence[Record]) -> str:
@@ -220,3 +137,20 @@ def span(column: Column, records: Sequence[Record]) -> str:
     """A figure of a whole row, from the lowest to the highest."""
     values = [f"{value:{column.form}}" for value in sorted(numbers(column.figure, records))]
     return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else NONE
+
+
+AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
+
+
+def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
+    """The names of the rows of which the median of some figure comes within its margin of a baseline's."""
+    found = []
+    for key, group in rows.items():
+        for baseline in baselines:
+            pseudo = baseline.as_record(group[0])
+            for path, margin in baseline.margin.items():
+                figure = parse_expression(path, "baseline")
+                values, level = list(numbers(figure, group)), figure(pseudo)
+                if values and level is not None and abs(statistics.median(values) - level) <= margin:
+                    found.append(row_name(key))
+    return list(dict.fromkeys(found))

@@ -177,7 +177,7 @@ def record_of(
 
 def tried(cell: Cell) -> dict[str, Any]:
     """What tuning has tried for a cell, and what it has chosen."""
-    from lab.study.choosing import score_of, tuning_cells
+    from lab.study.cells import score_of, tuning_cells
 
     scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
     return {"setting": cell.tuned_axis, "chosen": cell.chosen, "tried": scores, "by": cell.study.tune.by}

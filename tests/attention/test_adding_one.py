@@ -38,8 +38,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 import user_dir
 from lab.methods import ATTENTIONS, LANGUAGE_MODELS
 from lab.study.declaration import read_study
-from lab.study.make_results import mechanisms_section
-from lab.study.selection import check_plan
+from lab.commands.make_results import mechanisms_section
+from lab.study.cells import check_plan
 from user_dir.models.layer_plan import parse_layer_plan
 
 assert ARCH_MODEL_REGISTRY["mean_lm"].default_plan(2) == "mean*2" and "roberta_mean" in ARCH_MODEL_REGISTRY

@@ -163,7 +163,7 @@ def glue(encoder_corpus, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def finetuned(pretrained, glue, tmp_path_factory) -> Path:
     """The results of fine-tuning on all nine tasks: one run of three updates each."""
-    from lab.study import finetune_glue
+    from lab.commands import finetune_glue
 
     def fill(folder: Path) -> None:
         words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", folder / "results"]

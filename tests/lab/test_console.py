@@ -11,11 +11,11 @@ import pytest
 from benchmarks.operator_cost import parse_arguments
 from lab.checks import gpu_check
 from lab.children import was_interrupted
+from lab.commands import finetune_glue, quickstart
 from lab.console import number_of, out_dir, run_command
 from lab.errors import UserError
 from lab.run.commands import parse
 from lab.run.process import check_end
-from lab.study import finetune_glue, quickstart
 
 TRAIN_LM = "scripts/train_lm.sh"
 

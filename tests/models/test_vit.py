@@ -9,9 +9,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_REGISTRY
 
 from lab.run.train import parsed
-from lab.study.cells import Plan
+from lab.study.cells import Plan, cells_of
 from lab.study.declaration import read_study
-from lab.study.selection import cells_of
 from tests.helpers.images import SMALL_VIT, build_vit
 from tests.helpers.lra import SHORT
 from user_dir.attention import attention_names

@@ -5,11 +5,11 @@ import statistics
 
 import pytest
 
+from lab.commands import make_results
 from lab.errors import UserError
 from lab.files import ROOT, read_json, renewed
 from lab.outputs import marked
 from lab.publish import carried_state, documents
-from lab.study import make_results
 
 COMMITTED = ROOT / "results" / "measured"
 

@@ -9,6 +9,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.roberta import RobertaModel
 
+from lab.commands import finetune_glue
 from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
 from lab.measure.glue import HEAD, predict
@@ -19,7 +20,6 @@ from lab.run.checkpoint import (
     read_dictionary,
     read_encoder,
 )
-from lab.study import finetune_glue
 from tests.helpers.roberta import task as task_of
 from user_dir.models import LinearAttentionRoberta
 

@@ -10,10 +10,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from lab.files import ROOT, fingerprint, write_json
-from lab.study.cells import Cell, Plan
+from lab.study.cells import Cell, Plan, cells_of
 from lab.study.declaration import read_study
 from lab.study.schema import Study
-from lab.study.selection import cells_of
 
 STUDY = """
 about: A tiny study

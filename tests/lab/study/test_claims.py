@@ -6,10 +6,10 @@ import random
 import pytest
 
 from lab.errors import UserError
-from lab.study.baseline import at_baseline
-from lab.study.choosing import is_unbracketed
-from lab.study.claims import decide, read_claim
+from lab.study.claims import decide, is_unbracketed
+from lab.study.declaration import read_claim
 from lab.study.schema import Axis, Baseline
+from lab.study.table import at_baseline
 from lab.verdicts import (
     CONFIRMED,
     CONTRADICTED,

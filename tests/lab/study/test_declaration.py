@@ -12,11 +12,18 @@ from lab.errors import UserError
 from lab.files import RESULTS, ROOT, write_json
 from lab.measure import EVALUATORS
 from lab.run.recipe import compose_experiment, option
-from lab.study.cells import shortened
-from lab.study.choosing import best_value, tuning_cells, with_chosen
+from lab.study.cells import (
+    best_value,
+    check_layer_plans,
+    check_plan,
+    check_trusted,
+    known_values,
+    shortened,
+    tuning_cells,
+    with_chosen,
+)
 from lab.study.declaration import read_study, study_names
 from lab.study.records import read_records
-from lab.study.selection import check_layer_plans, check_plan, check_trusted, known_values
 from tests.lab.study.conftest import DOCUMENTED, cells, record_of, write_record
 from user_dir.attention import attention_names as registered
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lab.commands import finetune_glue
 from lab.console import number_of
 from lab.errors import UserError
 from lab.files import RUN_MARK, read_json
@@ -19,9 +20,9 @@ from lab.publish.page import Table, markdown_parts
 from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
 from lab.run.log import read_records
 from lab.run.recipe import option
-from lab.study import finetune_glue
-from lab.study.choosing import best_records, keep_best_weights
+from lab.study.cli import keep_best_weights
 from lab.study.declaration import read_best, read_study
+from lab.study.records import best_records
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil

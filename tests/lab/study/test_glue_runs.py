@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lab.commands import finetune_glue
 from lab.errors import UserError
 from lab.files import ROOT, read_json
 from lab.outputs import run_lock
 from lab.run import glue as glue_flags
 from lab.run.log import read_records
-from lab.study import finetune_glue, run
+from lab.study import cli
+from lab.study.cli import check_starts
 from lab.study.declaration import read_study
-from lab.study.run import check_starts
 from tests.helpers.encoders import ROWS
 from tests.lab.study.conftest import cells, glue_cell
 
@@ -102,7 +103,7 @@ def test_two_commands_share_a_folder_but_not_a_task(
     call, refused, no_training, finetuned, words, tmp_path, capsys, monkeypatch
 ):
     """As the jobs of an array do; the second of two equal ones is refused."""
-    monkeypatch.setattr(run, "SECONDS_TO_END", 0)
+    monkeypatch.setattr(cli, "SECONDS_TO_END", 0)
     out = tmp_path / "out"
     shutil.copytree(finetuned, out)
     with run_lock(out / "RTE"):

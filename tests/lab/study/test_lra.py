@@ -6,7 +6,7 @@ import pytest
 
 from lab.errors import UserError
 from lab.papers import read_table
-from lab.study import study
+from lab.study import cli as study
 from lab.study.declaration import read_study
 from lab.study.page import write_page
 from lab.study.table import write_table

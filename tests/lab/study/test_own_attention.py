@@ -9,8 +9,8 @@ from conventions import OWN_ATTENTIONS
 from lab.errors import UserError
 from lab.export import export_hf
 from lab.files import read_json
-from lab.study import study
-from lab.study.selection import check_plan
+from lab.study import cli as study
+from lab.study.cells import check_plan
 from tests.helpers.logs import losses
 from tests.lab.study.conftest import SHORT
 from user_dir.attention.own import load_own

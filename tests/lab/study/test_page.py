@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
 from lab.files import ROOT
 from lab.methods import LANGUAGE_MODELS, looks_of
@@ -17,16 +18,13 @@ from lab.outputs import MARK
 from lab.publish.page import markdown_parts
 from lab.run.recipe import given_settings
 from lab.store import STORE
-from lab.study.baseline import AT_BASELINE
-from lab.study.choosing import best_records
+from lab.study.claims import verdicts
+from lab.study.cli import check_out
 from lab.study.declaration import read_study
-from lab.study.make_results import page_of, verdict_of
-from lab.study.notation import ABSENT, follow, parse_expression
-from lab.study.page import publish, shown_records, tuned_table, verdicts, write_page
-from lab.study.records import read_records
-from lab.study.run import check_out
-from lab.study.schema import Best, PaperColumn
-from lab.study.table import write_table
+from lab.study.page import publish, shown_records, tuned_table, write_page
+from lab.study.records import best_records, read_records
+from lab.study.schema import ABSENT, Best, PaperColumn, follow, parse_expression
+from lab.study.table import AT_BASELINE, write_table
 from tests.lab.study.conftest import cells, made_up, record_of, write_record
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
+from lab.data import scripts
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.study import run
+from lab.study import cli
 from lab.study.declaration import read_study
 from tests.lab.study.conftest import cells
 
@@ -36,20 +37,20 @@ def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, mo
     script.parent.mkdir()
     script.write_text(f"#!/bin/sh\n{ends}\n")
     script.chmod(0o755)
-    for module in ("study.run", "provenance"):
+    for module in ("data.scripts", "provenance"):
         monkeypatch.setattr(f"lab.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
-        run.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+        scripts.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
     assert capfd.readouterr().err == lines
 
 
 def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
     monkeypatch.setattr("lab.run.recipe.ROOT", tmp_path)
-    monkeypatch.setattr(run, "run_script", lambda *words: done.append(words))
+    monkeypatch.setattr(cli, "run_script", lambda *words: done.append(words))
     with pytest.raises(UserError, match="no data folder .*digits"):
-        run.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
+        cli.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]
 
 
@@ -62,7 +63,8 @@ def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
     )
     script.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
     script.chmod(0o755)
-    starts = f"from lab.study import run; run.ROOT = run.Path({str(tmp_path)!r}); run.run_script('waits.sh')"
+    starts = f"from lab.data import scripts; scripts.ROOT = scripts.Path({str(tmp_path)!r})"
+    starts += "; scripts.run_script('waits.sh')"
     command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
         child = os.pidfd_open(int(parent.stdout.readline()))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.commands import quickstart
 from lab.errors import UserError
 from lab.files import ROOT, begin
 from lab.outputs import run_lock
 from lab.run.log import read_records
-from lab.study import quickstart
 from lab.study.page import PAGE
 
 UPDATES = 20  # the log has every tenth

@@ -18,12 +18,13 @@ from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
 from lab.measure import EVALUATORS, Evaluator
 from lab.run import folder as run_folder
-from lab.study import schedule, study, worker
-from lab.study.choosing import tuning_cells
+from lab.study import cli as study
+from lab.study import schedule, worker
+from lab.study.cells import tuning_cells
+from lab.study.cli import time_left
 from lab.study.declaration import read_study
 from lab.study.page import write_page
 from lab.study.records import read_records
-from lab.study.run import time_left
 from lab.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import commands, forked
 from tests.helpers.logs import inner, wait_for
@@ -284,7 +285,7 @@ def test_the_study_of_the_documents_runs(call, tmp_path):
 
 def test_status_imports_nothing_that_takes_seconds(study_file):
     code = (
-        "import sys; sys.argv = ['study', *sys.argv[1:]]; from lab.study.study import main; main(); "
+        "import sys; sys.argv = ['study', *sys.argv[1:]]; from lab.study.cli import main; main(); "
         "assert not {'torch', 'fairseq', 'matplotlib'} & set(sys.modules)"
     )
     words = [study_file, "--status"]

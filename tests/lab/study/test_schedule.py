@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lab.commands import quickstart
 from lab.files import ROOT
 from lab.run.log import SECONDS_OF_SILENCE
-from lab.study import quickstart, schedule
+from lab.study import schedule
 from lab.study.schedule import Follower, RunningCell
 
 

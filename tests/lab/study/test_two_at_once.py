@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from conventions import LOCK
+from lab.commands import finetune_glue
 from lab.errors import UserError
 from lab.outputs import run_lock
-from lab.study import finetune_glue, run, study
+from lab.study import cli as study
 from lab.study.declaration import read_study, study_names
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(run, "SECONDS_TO_END", 0)
+    monkeypatch.setattr(study, "SECONDS_TO_END", 0)
 
 
 def check(sentence, out, folder):

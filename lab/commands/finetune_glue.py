@@ -114,9 +114,8 @@ def find_tasks(options: argparse.Namespace) -> list[str]:
 def cells_asked(options: argparse.Namespace) -> "list[Cell]":
     """The cells of the command, a task after the other."""
     from lab.run.folder import whole_checkpoint
-    from lab.study.cells import Plan
+    from lab.study.cells import Plan, cells_of
     from lab.study.declaration import read_study
-    from lab.study.selection import cells_of
 
     study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
     out = (options.out or start.parent / "glue" / start.stem).absolute()
@@ -151,7 +150,7 @@ def check_tasks(cells: "Sequence[Cell]") -> None:
 def main() -> None:
     """Fine-tune."""
     options = parse(sys.argv[1:])
-    from lab.study.run import run_study, show_commands
+    from lab.study.cli import run_study, show_commands
 
     cells = cells_asked(options)
     check_tasks(cells)

@@ -65,9 +65,8 @@ def parse(words: Sequence[str]) -> Namespace:
 
 def planned(options: Namespace) -> list["Cell"]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
-    from lab.study.cells import Plan, shortened
+    from lab.study.cells import Plan, cells_of, shortened
     from lab.study.declaration import read_study
-    from lab.study.selection import cells_of
 
     study = read_study(STUDY)
     plan = Plan(study, options.runs)
@@ -136,7 +135,7 @@ def main() -> None:
     """Run the study, and show where everything is and what the first model writes."""
     start = time.monotonic()
     options = parse(sys.argv[1:])
-    from lab.study.run import run_study
+    from lab.study.cli import run_study
 
     cells = planned(options)
     if options.fresh:

@@ -1,9 +1,18 @@
-"""What scripts/study.sh does with a study: list it, show it, or prepare, run and publish it."""
+"""An experiment that a YAML declares: its cells trained and measured once each, tables, verdicts, plots.
 
-import os
+STUDY is a name of configs/studies or a YAML of your own (docs/studies.md). Each cell leaves a record
+seedN.json below --out, and the command writes README.md there: tables, verdicts on the papers' claims and
+pictures. Running it again skips what is finished and resumes the rest, even after a kill.
+
+  scripts/study.sh --list                          every study: cells done, and the time the rest takes
+  scripts/study.sh copy --help                     the axes of one
+  scripts/study.sh copy --status                   every cell of one
+  scripts/study.sh copy --preset tiny --seeds 3    choices of its axes
+  scripts/study.sh copy -- --max-update 500        flags of fairseq-train, for every cell
+"""
+
 import shlex
 import statistics
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,26 +22,103 @@ from pathlib import Path
 from typing import Any
 
 from conventions import LOCK
-from lab.children import PARENT
-from lab.console import number_of
+from lab.console import Parser, count, names, number_of, split_flags
 from lab.data.prepared import identify
-from lab.errors import UserError
+from lab.data.scripts import run_script, with_source
+from lab.errors import UserError, nearest
 from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
 from lab.measure import EVALUATORS
 from lab.outputs import MARK, check_output_folder, run_lock
-from lab.provenance import portable_command
+from lab.publish.tables import grouped
 from lab.run.log import run_figures
-from lab.study.cells import Cell, Plan
-from lab.study.choosing import keep_best_weights, score_of, tuning_cells, with_chosen
-from lab.study.declaration import our_studies
-from lab.study.notation import COUNT
+from lab.study.cells import (
+    Cell,
+    Plan,
+    cells_of,
+    check_layer_plans,
+    check_trusted,
+    score_of,
+    tuning_cells,
+    with_chosen,
+)
+from lab.study.declaration import our_studies, read_study
 from lab.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
-from lab.study.records import Record, read_records
+from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
-from lab.study.schema import GIVEN, RUNS, Study
-from lab.study.selection import cells_of, check_layer_plans, check_trusted
+from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
 from lab.study.table import figure_of
 from lab.study.worker import check_arguments, prune
+
+COMMAND = "scripts/study.sh"
+
+
+def parser_of(study: "Study | None") -> Parser:
+    """The command line; with a study its axes are options."""
+    text = __doc__ if study is None else f"{study.about}\n\n{shown_path(study.path)}"
+    parser = Parser(COMMAND, text, usage=f"{COMMAND} STUDY [options] [-- fairseq-train flags ...]")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="a name of configs/studies, or a YAML")
+    parser.add_argument("--list", action="store_true", help="show every study: cells done, time left")
+    parser.add_argument("--status", action="store_true", help="show every cell, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
+    parser.add_argument("--seeds", type=count, metavar="N", help="seeds, counted up from that of the YAML")
+    parser.add_argument(
+        "--jobs", type=count, metavar="N", help="cells side by side (default: one per GPU, or 1)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="runs and results (default: runs/studies/STUDY)"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="prepared data (default: those of the YAMLs)"
+    )
+    parser.add_argument(
+        "--source", type=Path, metavar="PATH", help="raw data to prepare from, in place of a download"
+    )
+    if study is None or study.start:
+        parser.add_argument(
+            "--start",
+            type=Path,
+            metavar="CHECKPOINT",
+            help="from which a study that fine-tunes starts",
+        )
+    for name, axis in study.axes.items() if study else ():
+        known = ", ".join(axis.usual)
+        parser.add_argument(f"--{name}", type=names, metavar="NAMES", help=f"with commas (default: {known})")
+    return parser
+
+
+def parse(words: Sequence[str]) -> "tuple[Namespace, Study | None, tuple[str, ...]]":
+    """The options, the study, and the flags after `--`."""
+    own, flags = split_flags(words)
+    study = None
+    if own and not own[0].startswith("-"):
+        study = read_study(own[0])
+    parser = parser_of(study)
+    options, unknown = parser.parse_known_args(own)
+    if unknown:
+        known = [word for action in parser._actions for word in action.option_strings]
+        hint = nearest(unknown[0], known)
+        raise UserError(f"there is no option {unknown[0]}{hint}; flags of fairseq-train come after --")
+    if options.study and study is None:
+        raise UserError(f"name the study first: {COMMAND} {options.study} ...")
+    return options, study, flags
+
+
+def main() -> None:
+    """Run, show or list studies."""
+    options, study, flags = parse(sys.argv[1:])
+    if options.list:
+        show_list()
+        return
+    if study is None:
+        raise UserError(f"name a study, or a YAML of your own; {COMMAND} --list shows the studies")
+    cells = planned(study, options, flags)
+    if options.status:
+        show_status(cells)
+    elif options.dry_run:
+        show_commands(cells)
+    else:
+        run_study(cells, options.jobs, options.source)
+
 
 SOURCE = "{source}"
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
@@ -261,38 +347,6 @@ def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
         identify(folder)
 
 
-def with_source(script: str, words: Sequence[str], source: Path | None, missing: Path) -> list[str]:
-    """The arguments of a script with the user's `source`: after --from, or where they say SOURCE."""
-    origin = [str(source.absolute())] if source else []
-    if SOURCE not in words:
-        return [*words, *(["--from", *origin] if origin else [])]
-    if not origin:
-        raise UserError(
-            f"no data folder {shown_path(missing)}; name the raw data with --source, from which "
-            f"data-prep/{script} prepares them"
-        )
-    return [origin[0] if word == SOURCE else word for word in words]
-
-
-def run_script(script: str, *arguments: str | Path) -> None:
-    """Run a script of data-prep/, which ends with this process; UserError, in its own words, if it fails."""
-    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
-    ours = {**os.environ, PARENT: str(os.getpid())}
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
-    *others, last = done.stderr.splitlines(keepends=True) or [""]
-    if done.returncode == 0 or not last.startswith("error: "):
-        sys.stderr.write(done.stderr)
-    if done.returncode == 0:
-        return
-    if not last.startswith("error: "):
-        raise UserError("the data could not be prepared (see the reason above)")
-    sys.stderr.writelines(others)
-    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
-    if "--" in advice:  # an option of the script's, which the command that runs it may lack
-        advice = f"prepare the data with {portable_command(command)}, see its --help"
-    raise UserError(f"{wrong}{semicolon}{advice}")
-
-
 @contextmanager
 def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
     """Keep other commands out of the folders of the cells' choices of the first axis; gives the descriptors.
@@ -327,3 +381,18 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     done = len(cells) - len(missing)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
     return run_cells(missing, jobs, held, describe)
+
+
+def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
+    """Where all cells are finished, remove the weights of all but the best run, and say where those are."""
+    for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
+        records = [record for cell in group if (record := cell.record())]
+        scores = [best.order(value) for value in numbers(best.figure, records)]
+        if len(scores) < len(group):
+            continue
+        chosen = group[scores.index(max(scores))]
+        for cell in group:
+            if cell.folder != chosen.folder:
+                cell.run.keep_only(None)
+        if chosen.run.is_begun:
+            print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")

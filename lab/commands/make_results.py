@@ -16,7 +16,7 @@ from conventions.mechanisms import MECHANISMS
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import RESULTS, read_json, renewed, shown_path
-from lab.study.notation import Record
+from lab.study.schema import Record
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -102,8 +102,9 @@ class Judged:
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
     """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
+    from lab.study.claims import verdicts
     from lab.study.declaration import read_study, study_names
-    from lab.study.page import groups_of, shown_records, verdicts
+    from lab.study.page import groups_of, shown_records
     from lab.verdicts import NOT_RUN
 
     figure = RESULTS / f"{name}.json"
