@@ -9,12 +9,70 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from lab.errors import UserError
 from lab.files import fingerprint, shown_path, write_atomically
 
-Record = dict[str, Any]
+
+class Hardware(TypedDict):
+    """The machine of a run; on a GPU its name, too."""
+
+    cpu: str
+
+
+class Environment(TypedDict):
+    """Where and when a run was measured, see `lab.provenance.environment`."""
+
+    commit: str
+    date: str
+    threads: float
+    hardware: Hardware
+
+
+class Training(TypedDict):
+    """What the log of a run says, see `lab.run.log.run_figures`; `curves` have points [update, value]."""
+
+    updates: float
+    seconds: float | None
+    curves: dict[str, list[list[float | None]]]
+
+
+class Tuned(TypedDict):
+    """A setting that was chosen before the repetitions: by which figure, and what each value scored."""
+
+    setting: str
+    by: str
+    chosen: str
+    tried: dict[str, float | None]
+
+
+class Record(TypedDict):
+    """What a finished cell leaves: what it is, what was trained and measured, and what was found.
+
+    `cell` has the choice of each axis, the seed and, in a run of tuning, the value tried. `settings` are the
+    YAML's, `own_flags` what the study adds, `flags` what the user adds. `checkpoint` and `evaluate` say
+    how it was measured, which a run of tuning is not; such a run may have `diverged`.
+    """
+
+    study: str
+    cell: dict[str, Any]
+    fingerprint: str
+    settings: dict[str, dict[str, Any] | None]
+    own_flags: list[str]
+    flags: list[str]
+    data: dict[str, Any] | None
+    training: Training
+    checkpoint: NotRequired[str]
+    evaluate: NotRequired[str]
+    found: dict[str, Any]
+    tuned: NotRequired[Tuned]
+    environment: Environment
+    diverged: NotRequired[str]
+
+
 STORE = "records.jsonl"
 SHARED = ("settings", "data")
 """What records share as a whole; of their environment they share all but what differs from run to run."""

@@ -6,16 +6,17 @@ A record belongs to one cell, and its place says which: CHOICE/.../seedN.json be
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
 from lab.publish.tables import grouped
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.schema import (
-    ABSENT,
     Best,
     Expression,
     Record,
@@ -30,71 +31,8 @@ PATTERN = "**/seed*.json"
 NAME = re.compile(r"seed\d+\.json")
 OLDER = "older"
 """Key of a record, in memory only, that was measured with other settings than the study has now."""
-Check = Callable[[Any], bool]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or _is_number(value)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_settings(value: Any) -> bool:
-    return _is_mapping(value) and all(one is None or _is_mapping(one) for one in value.values())
-
-
-def _is_curves(value: Any) -> bool:
-    return _is_mapping(value) and all(
-        isinstance(one, list) and all(map(_is_point, one)) for one in value.values()
-    )
-
-
-def _is_point(value: Any) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_number_or_none(value[1])
-    )
-
-
-SHAPE: dict[tuple[str, ...], Check] = {
-    (FINGERPRINT,): _is_text,
-    ("settings",): _is_settings,
-    ("own_flags",): _is_words,
-    ("flags",): _is_words,
-    ("data",): lambda value: value is None or _is_mapping(value),
-    ("training",): _is_mapping,
-    ("training", "updates"): _is_number,
-    ("training", "seconds"): _is_number_or_none,
-    ("training", "curves"): _is_curves,
-    ("found",): _is_mapping,
-    ("environment",): _is_mapping,
-    ("environment", "commit"): _is_text,
-    ("environment", "date"): _is_text,
-    ("environment", "threads"): _is_number,
-    ("environment", "hardware"): _is_mapping,
-    ("environment", "hardware", "cpu"): _is_text,
-}
+SHAPE = TypeAdapter(Record)
 """What every record holds."""
-OF_TUNING: dict[tuple[str, ...], Check] = {
-    ("tuned", "setting"): _is_text,
-    ("tuned", "by"): _is_text,
-    ("tuned", "chosen"): _is_text,
-    ("tuned", "tried"): lambda value: _is_mapping(value) and all(map(_is_number_or_none, value.values())),
-}
-"""What the record of a cell holds whose study tunes a setting."""
 
 
 def read_records(folder: Path, study: Study) -> list[Record]:
@@ -120,7 +58,11 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     found = {}
     for path in sorted(folder.glob(PATTERN)):
         record = read_json(path)
-        other = isinstance(record, dict) and _is_text(record.get("study")) and record["study"] != study.name
+        other = (
+            isinstance(record, dict)
+            and isinstance(record.get("study"), str)
+            and record["study"] != study.name
+        )
         is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
             continue
@@ -154,12 +96,12 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     place = folder / place_of(record)
     if path != place:
         refuse(f"is not in the place of its cell, {shown_path(place)}")
-    shape = SHAPE | (OF_TUNING if "tuned" in record else {})
-    for keys, is_right in shape.items():
-        value = follow(record, keys, ABSENT)
-        if value is ABSENT or not is_right(value):
-            missing = "is missing" if value is ABSENT else f"is {value!r:.50}"
-            refuse(f"is no whole record: {'.'.join(keys)} {missing}")
+    try:
+        SHAPE.validate_python(record, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.50}"
+        refuse(f"is no whole record: {'.'.join(map(str, first['loc']))} {wrong}")
     if not (study.start or study.data) and settings_mark(record) != record[FINGERPRINT]:
         refuse("was edited: its settings are not those of its fingerprint")
     if "tuning" in cell:
@@ -184,7 +126,7 @@ def _is_cell(cell: Any, study: Study) -> bool:
         and not isinstance(seed, bool)
         and isinstance(tuning, dict)
         and len(tuning) == ("tuning" in cell)
-        and all(map(_is_text, [*texts, *tuning.values()]))
+        and all(isinstance(text, str) for text in (*texts, *tuning.values()))
     )
 
 

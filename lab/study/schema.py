@@ -18,9 +18,9 @@ from lab.errors import UserError, nearest
 from lab.files import ROOT
 from lab.methods import label_of
 from lab.publish.tables import grouped
+from lab.store import Record
 from lab.verdicts import Bound
 
-Record = dict[str, Any]
 EXPRESSION = re.compile(
     r"(?:(?P<factor>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\*)?(?P<path>[A-Za-z_][\w-]*(?:\.[\w+-]+)*)"
 )

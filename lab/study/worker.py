@@ -24,9 +24,10 @@ from lab.children import end_with_error, end_with_parent
 from lab.console import warn_only
 from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
-from lab.files import FINGERPRINT, shown_path, write_json
+from lab.files import shown_path, write_json
 from lab.measure import EVALUATORS, Case, TrainedRun, evaluator
 from lab.run.log import run_figures
+from lab.store import Record, Training, Tuned
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import read_study
 from lab.study.schema import STUDIES
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""
-UNTRAINED = {"updates": 0, "seconds": None, "curves": {}}
+UNTRAINED = Training(updates=0, seconds=None, curves={})
 """What the record of a cell says of its training whose measure needs none."""
 
 
@@ -152,35 +153,35 @@ def measure_case(cell: Cell, device: "torch.device") -> dict[str, Any]:
     return evaluator(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
 
 
-def record_of(
-    cell: Cell, training: dict[str, Any], found: dict[str, Any], device: "torch.device"
-) -> dict[str, Any]:
+def record_of(cell: Cell, training: Training, found: dict[str, Any], device: "torch.device") -> Record:
     """The record of a cell, from the figures of its training and those of its measure."""
     from lab.provenance import environment
 
     folder = cell.data_folder()
-    return {
-        "study": cell.study.name,
-        "cell": cell.key,
-        FINGERPRINT: cell.fingerprint(),
-        "settings": cell.experiment.settings,
-        "own_flags": cell.own_flags(),
-        "flags": list(cell.plan.flags),
-        "data": identify(folder) if folder else None,
-        "training": training,
+    record = Record(
+        study=cell.study.name,
+        cell=cell.key,
+        fingerprint=cell.fingerprint(),
+        settings=cell.experiment.settings,
+        own_flags=cell.own_flags(),
+        flags=list(cell.plan.flags),
+        data=identify(folder) if folder else None,
+        training=training,
         **cell.measurement(),
-        "found": found,
-        **({"tuned": tried(cell)} if cell.chosen is not None else {}),
-        "environment": environment(device.type),
-    }
+        found=found,
+        environment=environment(device.type),
+    )
+    if cell.chosen is not None:
+        record["tuned"] = tried(cell)
+    return record
 
 
-def tried(cell: Cell) -> dict[str, Any]:
+def tried(cell: Cell) -> Tuned:
     """What tuning has tried for a cell, and what it has chosen."""
     from lab.study.cells import score_of, tuning_cells
 
     scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
-    return {"setting": cell.tuned_axis, "chosen": cell.chosen, "tried": scores, "by": cell.study.tune.by}
+    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
 
 
 def prune(cell: Cell) -> None:
