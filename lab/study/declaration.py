@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 from jinja2 import Environment, TemplateSyntaxError
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from yaml import YAMLError
 
 from lab.errors import UserError, check_known, nearest
@@ -27,7 +28,6 @@ from lab.study.schema import (
     GIVEN,
     NAME,
     STUDIES,
-    TUNED_BY,
     YAML,
     Axis,
     Baseline,
@@ -51,34 +51,8 @@ from lab.verdicts import (
 )
 
 REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
-KEYS = (
-    "about",
-    "config",
-    "data",
-    "start",
-    "settings",
-    "axes",
-    "tune",
-    "best",
-    "seeds",
-    "prepare",
-    "checkpoint",
-    "keep",
-    "evaluate",
-    "tables",
-    "table",
-    "paper",
-    "baseline",
-    "claims",
-    "plot",
-    "notes",
-    "extras",
-    "hooks",
-)
-REQUIRED = ("about", "axes", "evaluate", "table")
-CHECKPOINTS = ("last", "best")
-PLOTTED_BY = ("updates", "seconds")
-KEPT = ("measured", "all")
+SAME = ("about", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
+"""Keys that a study has as they are written."""
 RESERVED = ("label", "config", "seeds", "on_request")
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
 OPTIONS += ("seed", "tuning")
@@ -98,6 +72,186 @@ OF_TRAINING = (
 )
 OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
 """Figures of a record besides those of its evaluator."""
+
+
+Text = Annotated[str, BeforeValidator(str)]
+"""A text; a number is one, too."""
+Words = Annotated[tuple[Text, ...], BeforeValidator(lambda given: as_list(given))]
+"""One text, or a list of them."""
+Count = Annotated[int, Strict(), Field(gt=0)]
+Number = Annotated[float, Strict()]
+PlottedBy = Literal["updates", "seconds"]
+Only = dict[Text, Words]
+"""The choices of an axis that count."""
+
+
+class Keys(BaseModel):
+    """The keys of a part of a study's YAML: a key without a value is as if it was not there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_empty(cls, given: Any) -> Any:
+        """Leave out keys that have no value."""
+        if not isinstance(given, dict):
+            return given
+        return {str(key): value for key, value in given.items() if value is not None}
+
+
+class StudyKeys(Keys):
+    """The whole YAML; the parts that have keys of their own are read one by one."""
+
+    about: Text
+    evaluate: Text
+    axes: Annotated[dict[Text, Any], Field(min_length=1)]
+    config: Text = ""
+    data: Text = ""
+    start: Text = ""
+    settings: dict[Text, Any] = {}
+    seeds: Count = 1
+    checkpoint: Literal["last", "best"] = "last"
+    keep: Literal["measured", "all"] = "measured"
+    tables: list[Any] = []
+    table: Any = None
+    paper: Any = None
+    baseline: Any = None
+    claims: list[Any] = []
+    plot: Any = None
+    tune: Any = None
+    best: Any = None
+    prepare: Any = None
+    notes: Text = ""
+    extras: Annotated[bool, Strict()] = False
+    hooks: Text = ""
+
+
+class ChoiceKeys(Keys):
+    """When a choice is run, see `Choice`; its other keys are settings of fairseq-train."""
+
+    seeds: Count | None = None
+    on_request: bool = False
+
+
+class TuneKeys(Keys):
+    """Below `tune`."""
+
+    axis: Text
+    values: Words
+    updates: Count
+    by: Literal["valid_loss", "valid_accuracy"] = "valid_loss"
+
+
+class BestKeys(Keys):
+    """Below `best`."""
+
+    axis: Text
+    highest: Text = ""
+    lowest: Text = ""
+
+
+class PlotKeys(Keys):
+    """Below `plot`."""
+
+    curves: Literal["train", "valid"]
+    by: Annotated[
+        tuple[Literal["updates", "seconds"], ...], BeforeValidator(lambda given: as_list(given))
+    ] = ()
+    y: Text = ""
+    factor: Number = 1.0
+
+
+class BaselineKeys(Keys):
+    """A baseline."""
+
+    name: Text
+    found: dict[Text, Annotated[float, Strict()] | Annotated[str, Strict()]]
+    margin: dict[Text, Number] = {}
+
+
+class TableKeys(Keys):
+    """A table."""
+
+    title: Text = ""
+    rows: Words = ()
+    columns: Annotated[list[tuple[Text, Text, Text]], Field(min_length=1)]
+    only: Only = {}
+    paper: Any = None
+    across: Text = ""
+    average: Text = ""
+
+
+class PaperKeys(Keys):
+    """The column of a paper beside a table."""
+
+    table: Text
+    value: Any = None
+    key: Words = ()
+    rows: dict[Text, Text] = {}
+    title: Text = "paper"
+    average: Text = ""
+
+
+class TestKeys(Keys):
+    """The test of a claim: a kind with the figure and its rows, and a bound."""
+
+    ratio: tuple[Text, Text, Text] | None = None
+    difference: tuple[Text, Text, Text] | None = None
+    lowest: tuple[Text, Text] | None = None
+    highest: tuple[Text, Text] | None = None
+    rank: Annotated[tuple[Text], BeforeValidator(lambda given: as_list(given))] | None = None
+    at_most: Number | None = None
+    at_least: Number | None = None
+    within: Number | None = None
+    among: Words = ()
+    examples: Text = ""
+
+
+class ClaimKeys(Keys):
+    """A claim of a paper."""
+
+    says: Text
+    where: Text
+    test: Any
+    only: Only = {}
+    not_comparable: Text = ""
+    undecided: Text = ""
+
+
+SomeKeys = TypeVar("SomeKeys", bound=Keys)
+
+
+EXPECTED = {
+    "int_type": "it must be a whole number of 1 or more",
+    "greater_than": "it must be a whole number of 1 or more",
+    "float_type": "it must be a number",
+    "bool_type": "it must be true or false",
+    "list_type": "write a list",
+    "tuple_type": "write a list",
+    "dict_type": "write keys and values",
+    "model_type": "write keys and values",
+}
+"""What belongs there, by pydantic's type of a mistake; for other types in pydantic's words."""
+
+
+def validated(kind: type[SomeKeys], given: Any, where: str) -> SomeKeys:
+    """The keys of a part of the YAML; UserError in a sentence, with the key's path, for a mistake."""
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        mistakes = error.errors()
+    first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
+    place, found = ".".join(map(str, first["loc"])), first["input"]
+    if first["type"] == "extra_forbidden":
+        raise UserError(f"{where}: there is no key {place}{nearest(place, kind.model_fields)}")
+    where = f"{where}: {place}" if place else where
+    if first["type"] == "missing":
+        raise UserError(f"{where} is missing; docs/studies.md describes it")
+    if first["type"] == "literal_error":
+        known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        raise UserError(f"{where} is {found!r}{nearest(found, known)}")
+    expected = EXPECTED.get(first["type"], first["msg"][0].lower() + first["msg"][1:])
+    raise UserError(f"{where} is {found!r:.80}; {expected}")
 
 
 def study_names() -> list[str]:
@@ -128,70 +282,53 @@ def read_study(word: str | Path) -> Study:
     if not isinstance(content, dict):
         raise UserError(f"{path} is no study; docs/studies.md shows one")
     check_not_interpolated(path, content)
-    try:
-        return _study(path, content)
-    except UserError:
-        raise
-    except (TypeError, ValueError, AttributeError, LookupError) as error:
-        raise UserError(
-            f"{path}: a value has not the form that docs/studies.md describes: {' '.join(str(error).split())}"
-        ) from None
+    return _study(path, validated(StudyKeys, content, str(path)))
 
 
-def _study(path: Path, content: dict[str, Any]) -> Study:
-    if "table" in content and "tables" in content:
-        raise UserError(f"{path}: table and tables exclude each other; put all of them into tables")
-    tables = content.get("tables") or [{**(content.get("table") or {}), "paper": content.get("paper")}]
-    check_keys(content, KEYS, str(path))
-    for key in REQUIRED:
-        if key not in content and not (key == "table" and "tables" in content):
-            raise UserError(f"{path}: {key} is missing; docs/studies.md describes it")
-    evaluate = content["evaluate"]
-    check_known(evaluate, EVALUATORS, f"{path}: there is no evaluator {evaluate!r}")
-    if EVALUATORS[evaluate].trains and "config" not in content:
+def _study(path: Path, keys: StudyKeys) -> Study:
+    check_known(keys.evaluate, EVALUATORS, f"{path}: there is no evaluator {keys.evaluate!r}")
+    if EVALUATORS[keys.evaluate].trains and not keys.config:
         raise UserError(f"{path}: config is missing; docs/studies.md describes it")
-    axes = {name: read_axis(path, name, value, content) for name, value in content["axes"].items()}
+    axes = {name: read_axis(path, name, value, keys.config) for name, value in keys.axes.items()}
     for key in ("config", "data"):
-        check_placeholders(path, key, content.get(key, ""), axes)
-    checkpoint = check_choice(content.get("checkpoint", CHECKPOINTS[0]), CHECKPOINTS, f"{path}: checkpoint")
-    keep = check_choice(content.get("keep", KEPT[0]), KEPT, f"{path}: keep")
-    if start := str(content.get("start", "")):
-        check_known(start, (GIVEN, *study_names()), f"{path}: start names no study {start!r}")
-    settings = content.get("settings") or {}
-    if not isinstance(settings, Mapping):
-        raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
-    check_groups(settings, f"{path}: settings")
-    extras = read_extras(path, content, axes)
-    specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
+        check_placeholders(path, key, getattr(keys, key), axes)
+    if keys.start:
+        check_known(keys.start, (GIVEN, *study_names()), f"{path}: start names no study {keys.start!r}")
+    check_groups(keys.settings, f"{path}: settings")
+    extras = read_extras(path, keys, axes)
+    specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables_of(path, keys))
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
-    best = read_best(content.get("best"), axes, str(path))
+    best = read_best(keys.best, axes, str(path))
     check_rows(path, specs, {*rows} - {best and best.axis})
-    baselines = tuple(read_baseline(one, str(path)) for one in as_list(content.get("baseline") or []))
-    claims = tuple(read_claim(claim, axes, rows, f"{path}: claims") for claim in content.get("claims") or ())
-    check_figures(path, evaluate, asked_figures(specs, claims, baselines, best))
+    baselines = tuple(read_baseline(one, str(path)) for one in as_list(keys.baseline or []))
+    claims = tuple(read_claim(claim, axes, rows, f"{path}: claims") for claim in keys.claims)
+    check_figures(path, keys.evaluate, asked_figures(specs, claims, baselines, best))
     return Study(
         name=path.stem,
         path=path,
-        about=str(content["about"]),
-        config=str(content.get("config", "")),
-        data=str(content.get("data", "")),
-        start=start,
-        settings={str(key): value for key, value in settings.items()},
-        keep=keep,
+        **{key: getattr(keys, key) for key in SAME},
         best=best,
         axes=axes,
-        seeds=positive_number(content.get("seeds", 1), f"{path}: seeds"),
-        evaluate=evaluate,
-        checkpoint=checkpoint,
         tables=specs,
-        tune=read_tune(content.get("tune"), axes, str(path)),
-        prepare=read_prepare(path, content.get("prepare")),
+        tune=read_tune(keys.tune, axes, str(path)),
+        prepare=read_prepare(path, keys.prepare),
         baselines=baselines,
         claims=claims,
-        plot=read_plot(path, content.get("plot")),
-        notes=read_notes(path, content.get("notes", "")),
+        plot=read_plot(path, keys.plot),
+        notes=read_notes(path, keys.notes),
         extras=extras,
     )
+
+
+def tables_of(path: Path, keys: StudyKeys) -> list[Any]:
+    """What stands below `tables`, or below `table` and `paper`."""
+    if keys.tables and keys.table:
+        raise UserError(f"{path}: table and tables exclude each other; put all of them into tables")
+    if not (keys.tables or keys.table):
+        raise UserError(f"{path}: table is missing; docs/studies.md describes it")
+    if keys.table and not isinstance(keys.table, dict):
+        return [keys.table]
+    return keys.tables or [{"paper": keys.paper, **keys.table}]
 
 
 def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
@@ -240,34 +377,31 @@ def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> 
             )
 
 
-def read_extras(path: Path, content: Mapping[str, Any], axes: Mapping[str, Axis]) -> bool:
+def read_extras(path: Path, keys: StudyKeys, axes: Mapping[str, Axis]) -> bool:
     """The key `extras`, once called `hooks`; UserError where the study lacks what they show."""
-    wanted = bool(content["hooks"]) if "hooks" in content else content.get("extras", False)
-    if not isinstance(wanted, bool):
-        raise UserError(f"{path}: extras is {wanted!r}; it must be true or false")
-    chosen = EVALUATORS[content["evaluate"]]
+    chosen, wanted = EVALUATORS[keys.evaluate], keys.extras or bool(keys.hooks)
     if wanted and not (chosen.extras and set(chosen.needs) <= set(axes)):
         needed = f" without the axes {', '.join(chosen.needs)}" if chosen.extras else ""
-        raise UserError(f"{path}: evaluate: {content['evaluate']} has no extras{needed}; leave them out")
+        raise UserError(f"{path}: evaluate: {keys.evaluate} has no extras{needed}; leave them out")
     return wanted
 
 
-def read_notes(path: Path, given: Any) -> str:
+def read_notes(path: Path, given: str) -> str:
     """The key `notes`, in jinja2's syntax."""
     try:
-        Environment().parse(str(given))
+        Environment().parse(given)
     except TemplateSyntaxError as error:
         raise UserError(f"{path}: notes cannot be read: {error}") from None
-    return str(given)
+    return given
 
 
-def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> Axis:
+def read_axis(path: Path, name: str, value: Any, config: str) -> Axis:
     """An axis: a mapping of names to settings, or a list of values."""
     if not str(name).isidentifier() or name in OPTIONS:
         raise UserError(
             f"{path}: {name!r} cannot name an axis; use letters, digits and _, and no option's name"
         )
-    placeholder = f"{{{name}}}" in str(content.get("config", ""))
+    placeholder = f"{{{name}}}" in config
     if isinstance(value, Mapping) and value:
         choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
         return Axis(name, distinct(path, name, choices), placeholder, closed=True)
@@ -305,10 +439,9 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
     settings = {str(key): value for key, value in given.items() if key not in RESERVED}
     check_groups(settings, f"{path}: {axis}.{name}")
     label, config = str(given.get("label") or label_of(name)), str(given.get("config", name))
-    seeds = given.get("seeds")
-    if seeds is not None:
-        positive_number(seeds, f"{path}: {axis}.{name}.seeds")
-    return Choice(name, settings, label, config, seeds, bool(given.get("on_request", False)))
+    about = {key: given[key] for key in ("seeds", "on_request") if key in given}
+    keys = validated(ChoiceKeys, about, f"{path}: {axis}.{name}")
+    return Choice(name, settings, label, config, keys.seeds, keys.on_request)
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:
@@ -359,14 +492,14 @@ def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
     if not given:
         return None
     where = f"{where}: best"
-    check_keys(given, ("axis", *BY), where)
-    axis, by = given.get("axis"), [key for key in BY if key in given]
-    check_known(axis, axes, f"{where}: there is no axis {axis}")
+    keys = validated(BestKeys, given, where)
+    check_known(keys.axis, axes, f"{where}: there is no axis {keys.axis}")
+    by = [key for key in BY if getattr(keys, key)]
     if len(by) != 1:
         raise UserError(
             f"{where}: write one of {', '.join(BY)} and a figure, such as {{axis: lr, highest: score}}"
         )
-    return Best(str(axis), parse_expression(given[by[0]], where), by[0])
+    return Best(keys.axis, parse_expression(getattr(keys, by[0]), where), by[0])
 
 
 def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
@@ -374,51 +507,27 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     if not given:
         return None
     where = f"{where}: tune"
-    check_keys(given, ("axis", "values", "updates", "by"), where, required=("axis", "values", "updates"))
-    if given["axis"] in axes:
-        raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
-    if not str(given["axis"]).isidentifier():
-        raise UserError(f"{where}: {given['axis']!r} is no setting; use letters, digits and _")
-    by = check_choice(given.get("by", "valid_loss"), TUNED_BY, f"{where}: by")
-    values = tuple(map(str, as_list(given["values"])))
-    if bad := [value for value in values if "/" in value]:
+    keys = validated(TuneKeys, given, where)
+    if keys.axis in axes:
+        raise UserError(f"{where}: {keys.axis} is an axis of the study; tune another setting")
+    if not keys.axis.isidentifier():
+        raise UserError(f"{where}: {keys.axis!r} is no setting; use letters, digits and _")
+    if bad := [value for value in keys.values if "/" in value]:
         raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
-    return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
+    return Tune(keys.axis, keys.values, keys.updates, keys.by)
 
 
 def plotted_by(plot: Mapping[str, Any]) -> list[Any]:
     """What the panels of the curves are over."""
-    return as_list(plot.get("by") or PLOTTED_BY[0])
+    return as_list(plot.get("by") or "updates")
 
 
 def read_plot(path: Path, given: Any) -> dict[str, Any]:
     """The key `plot`: which curves of the first seed are drawn, by what, the unit on the axis, its factor."""
     if not given:
         return {}
-    where = f"{path}: plot"
-    check_keys(given, ("curves", "by", "y", "factor"), where)
-    check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
-    for word in plotted_by(given):
-        check_known(word, PLOTTED_BY, f"{where}: by names {word!r}")
-    number(given.get("factor", 1.0), f"{where}: factor")
-    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}
-
-
-def check_keys(found: Any, known: Collection[str], where: str, required: Sequence[str] = ()) -> None:
-    """UserError for the first key that is not known or is missing, and for what is no mapping."""
-    if not isinstance(found, Mapping):
-        raise UserError(f"{where}: expected keys and values, found {found!r}")
-    for key in found:
-        check_known(key, known, f"{where}: there is no key {key}")
-    for key in required:
-        if key not in found:
-            raise UserError(f"{where}: {key} is missing")
-
-
-def check_choice(value: Any, known: Collection[str], where: str) -> Any:
-    """`value` if it is one of the `known`; UserError for anything else."""
-    check_known(value, known, f"{where} is {value!r}")
-    return value
+    keys = validated(PlotKeys, given, f"{path}: plot")
+    return {"y": f"{keys.curves} loss, bits", "factor": 1.0, **given}
 
 
 def as_list(given: Any) -> list[Any]:
@@ -426,90 +535,67 @@ def as_list(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """The key `only`: the choices of an axis that count, one or a list."""
-    check_keys(given, axes, f"{where}: only")
-    found = {}
-    for axis, words in given.items():
-        found[axis] = tuple(map(str, as_list(words)))
-        for word in found[axis] if axes[axis].closed else ():
+def check_only(only: Only, axes: Mapping[str, Any], where: str) -> None:
+    """UserError for a choice below `only` that its axis does not have."""
+    for axis, words in only.items():
+        check_known(axis, axes, f"{where}: only: there is no axis {axis}")
+        for word in words if axes[axis].closed else ():
             check_known(word, axes[axis].choices, f"{where}: only: {axis} has no {word}")
-    return found
 
 
-def positive_number(value: Any, where: str) -> int:
-    """`value` as a whole number of 1 or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{where} is {value!r}; it must be a whole number of 1 or more")
-    return value
-
-
-def number(value: Any, where: str) -> float:
-    """`value`, a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{where} is {value!r}; it must be a number")
-    return float(value)
-
-
-def check_format(text: Any, where: str) -> str:
+def check_format(text: str, where: str) -> str:
     """`text` if it is a number format or `count`; UserError for anything else."""
-    if text != COUNT and not FORMAT.fullmatch(str(text)):
+    if text != COUNT and not FORMAT.fullmatch(text):
         raise UserError(f"{where}: {text!r} is no format; write one such as .2f, or {COUNT}")
-    return str(text)
+    return text
 
 
 def read_baseline(given: Any, where: str) -> Baseline:
     """A baseline of a YAML; UserError for what is wrong in it."""
     where = f"{where}: baseline"
-    check_keys(given, ("name", "found", "margin"), where)
-    if not isinstance(given.get("found"), Mapping) or not given.get("name"):
-        raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
-    margins = (given.get("margin") or {}).items()
-    margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
-    for path in margin:
-        check_known(path, given["found"], f"{where}: margin has no figure {path} in found")
-    return Baseline(str(given["name"]), dict(given["found"]), margin)
+    keys = validated(BaselineKeys, given, where)
+    for path in keys.margin:
+        check_known(path, keys.found, f"{where}: margin has no figure {path} in found")
+    return Baseline(keys.name, keys.found, keys.margin)
 
 
 def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
     """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
-    check_keys(given, ("says", "where", "test", "only", *REASONS), where, required=("says", "where", "test"))
-    test = given["test"]
-    check_keys(test, (*PAIRS, *EXTREMES, RANK, *BOUNDS, "among", "examples"), f"{where}: test")
-    kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if kind in test]
+    keys = validated(ClaimKeys, given, where)
+    test = validated(TestKeys, keys.test, f"{where}: test")
+    kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if getattr(test, kind)]
     if len(kinds) != 1:
         raise UserError(f"{where}: a test has one of {', '.join((*PAIRS, *EXTREMES, RANK))}")
-    kind, words = kinds[0], as_list(test[kinds[0]])
-    rows = tuple(map(str, [*words[1:], *test.get("among", [])]))
-    if len(words) != {RANK: 1, "lowest": 2, "highest": 2}.get(kind, 3):
-        raise UserError(f"{where}: {kind} takes a figure and {'two rows' if kind in PAIRS else 'a row'}")
+    kind = kinds[0]
+    figure, *rows = getattr(test, kind)
+    rows = (*rows, *test.among)
     check_claimed(rows, row_axes, where)
-    examples = test.get("examples")
-    if examples and kind != "difference":
+    check_only(keys.only, axes, where)
+    if test.examples and kind != "difference":
         raise UserError(f"{where}: examples belongs to a difference of accuracies, not to {kind}")
-    reasons = [(REASONS[key], str(given[key])) for key in REASONS if given.get(key)]
+    reasons = [(REASONS[key], said) for key in REASONS if (said := getattr(keys, key))]
     if len(reasons) > 1:
         raise UserError(f"{where}: write one of {', '.join(REASONS)}")
     return Claim(
-        str(given["says"]),
-        str(given["where"]),
+        keys.says,
+        keys.where,
         kind,
-        parse_expression(words[0], where),
+        parse_expression(figure, where),
         rows,
         read_bound(test, kind, where),
-        parse_expression(examples, where) if examples else None,
-        read_only(given.get("only") or {}, axes, where),
+        parse_expression(test.examples, where) if test.examples else None,
+        keys.only,
         *reasons,
     )
 
 
-def read_bound(test: Mapping[str, Any], kind: str, where: str) -> Bound | None:
-    """The bound of a test; None for the kinds that have none. Raises UserError for what is wrong in it."""
+def read_bound(test: TestKeys, kind: str, where: str) -> Bound | None:
+    """The bound of a test; None for the kinds that have none. Raises UserError for one that does not fit."""
     known = {RANK: ("at_least",)}.get(kind, () if kind in EXTREMES else BOUNDS)
-    found = [key for key in BOUNDS if key in test]
+    found = [key for key in BOUNDS if getattr(test, key) is not None]
     if len(found) != min(1, len(known)) or not {*found} <= {*known}:
         raise UserError(f"{where}: {kind} needs {' or '.join(known) or 'no bound'}")
-    return Bound(found[0], number(test[found[0]], f"{where}: {found[0]}")) if found else None
+    return Bound(found[0], getattr(test, found[0])) if found else None
 
 
 def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
@@ -524,73 +610,69 @@ def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> N
 def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
     """A table of a YAML; UserError for what is wrong in it."""
     where = f"{where}: table"
-    check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
-    rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
-    only = read_only(given.get("only") or {}, axes, where)
+    keys = validated(TableKeys, given, where)
+    rows, papers = keys.rows or (list(axes)[-1],), as_list(keys.paper or [])
     for axis in rows:
         check_known(axis, axes, f"{where}: there is no axis {axis}")
-    columns = []
-    for column in given.get("columns") or []:
-        if not isinstance(column, list) or len(column) != 3:
-            raise UserError(f"{where}: a column is [title, expression, format], found {column!r}")
-        title, text, form = column
-        columns.append(Column(str(title), parse_expression(text, where), check_format(form, where)))
-    if not columns:
-        raise UserError(f"{where}: columns is missing; write [[title, expression, format], ...]")
-    across, papers = str(given.get("across", "")), as_list(given.get("paper") or [])
-    if across and (len(rows) < 2 or across != rows[-1]):
-        raise UserError(f"{where}: across is {across!r}; it must be the last of several axes in rows")
-    if len(papers) > 1 and not across:
+    check_only(keys.only, axes, where)
+    if keys.across and (len(rows) < 2 or keys.across != rows[-1]):
+        raise UserError(f"{where}: across is {keys.across!r}; it must be the last of several axes in rows")
+    if len(papers) > 1 and not keys.across:
         raise UserError(f"{where}: several papers need across; put the others into tables of their own")
     return TableSpec(
-        str(given.get("title", "")),
+        keys.title,
         {axis: axes[axis] for axis in rows},
-        tuple(columns),
-        only,
+        tuple(
+            Column(title, parse_expression(text, where), check_format(form, where))
+            for title, text, form in keys.columns
+        ),
+        keys.only,
         tuple(read_paper(paper, axes, rows, where) for paper in papers),
-        across,
-        str(given.get("average", "")),
+        keys.across,
+        keys.average,
     )
 
 
 def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: str) -> PaperColumn:
     """The key `paper`; without `rows` a choice is found by its name or its label."""
     where = f"{where}: paper"
-    check_keys(given, ("table", "key", "rows", "value", "title", "average"), where)
+    keys = validated(PaperKeys, given, where)
     try:
-        table = read_table(str(given.get("table")))
+        table = read_table(keys.table)
     except OSError:
-        raise UserError(f"{where}: results/paper has no table {given.get('table')}") from None
-    key = tuple(map(str, as_list(given.get("key") or next(iter(table[0])))))
-    value, by = given.get("value"), ""
-    if isinstance(value, Mapping):
-        by, value = next(iter(value.items()))
-    else:
-        value = {"": value}
-    average = str(given.get("average", ""))
-    for column in (*key, *value.values(), *([average] if average else [])):
-        check_known(column, table[0], f"{where}: {given['table']} has no column {column}")
+        raise UserError(f"{where}: results/paper has no table {keys.table}") from None
+    key, value, by = keys.key or (next(iter(table[0])),), {"": keys.value}, ""
+    if isinstance(keys.value, Mapping):
+        by, value = next(iter(keys.value.items()))
+    for column in (*key, *value.values(), *([keys.average] if keys.average else [])):
+        check_known(column, table[0], f"{where}: {keys.table} has no column {column}")
     if by and by not in rows:
         raise UserError(f"{where}: value depends on {by}, which is no row of the table")
-    choices = axes[rows[0]].choices
-    theirs = {key_of(row, key): row for row in table}
+    matches = matched_rows(keys, table, key, axes[rows[0]], where)
+    found = {
+        ours: row
+        for row in table
+        for ours, wanted in matches.items()
+        if wanted.casefold() == key_of(row, key).casefold()
+    }
+    return PaperColumn(key, found, dict(value), by, keys.title, keys.average)
+
+
+def matched_rows(
+    keys: PaperKeys, table: Sequence[Mapping[str, str]], key: Sequence[str], axis: Axis, where: str
+) -> dict[str, str]:
+    """The paper's row of each choice of an axis: the one named, or that of the choice's name or label."""
+    theirs = [key_of(row, key) for row in table]
     known = {name.casefold() for name in theirs}
-    named = given.get("rows") or {
+    matches = keys.rows or {
         name: word
-        for name, choice in choices.items()
+        for name, choice in axis.choices.items()
         for word in (name, choice.label)
         if word.casefold() in known
     }
-    matches = {str(name): str(row) for name, row in named.items()}
-    for name in matches if axes[rows[0]].closed else ():
-        check_known(name, choices, f"{where}: {rows[0]} has no choice {name}")
-    for row in matches.values():
+    for name, row in matches.items():
+        if axis.closed:
+            check_known(name, axis.choices, f"{where}: {axis.name} has no choice {name}")
         if row.casefold() not in known:
-            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs)}")
-    found = {
-        ours: row
-        for name, row in theirs.items()
-        for ours, wanted in matches.items()
-        if wanted.casefold() == name.casefold()
-    }
-    return PaperColumn(key, found, dict(value), by, str(given.get("title", "paper")), average)
+            raise UserError(f"{where}: {keys.table} has no row {row}{nearest(row, theirs)}")
+    return matches
