@@ -22,6 +22,7 @@ import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -77,23 +78,33 @@ def _deferred(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a command of fairseq: one for each of `ranks`, which are what its arguments end in.
+
+    They have the variables of `environment` besides ours, and inherit the descriptors `held`.
+    """
+
+    ranks: Sequence[Sequence[str]] = ((),)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    held: Sequence[int] = ()
+
+
+ONE_PROCESS = Processes()
+
+
 def run_fairseq(
     command: str,
     arguments: Sequence[str],
     log: Path,
     on_line: Callable[[str], None] = lambda line: None,
-    environment: Mapping[str, str] | None = None,
-    held: Sequence[int] = (),
-    ranks: Sequence[Sequence[str]] = ((),),
     on_wait: Callable[[], None] = lambda: None,
+    processes: Processes = ONE_PROCESS,
 ) -> None:
     """Run `fairseq-<command>`, append its output to `log`, hand each line to `on_line`.
 
-    `on_wait` is called between looks at the log.
-
-    There is one process for each of `ranks`, which are what its arguments end in. The processes write the
-    log themselves, so that no line is lost if this process is killed; they then end, too. They inherit the
-    descriptors `held`.
+    `on_wait` is called between looks at the log. The processes write the log themselves, so that no line is
+    lost if this process is killed; they then end, too.
 
     Raises UserError with what the command printed as the cause, if it fails, and SystemExit if it was asked
     to stop (`lab/children.py`).
@@ -109,10 +120,10 @@ def run_fairseq(
         written.seek(0, os.SEEK_END)
         group = Group()
         stack.callback(group.end)
-        for rank in ranks:
+        for rank in processes.ranks:
             words = [command, *arguments, *rank]
-            process = stack.enter_context(children.started(module, words, output, environment or {}, held))
-            group.processes.append(process)
+            started = children.started(module, words, output, processes.environment, processes.held)
+            group.processes.append(stack.enter_context(started))
         for line in follow(written, group, on_wait):
             on_line(line)
             if (match := ERROR_LINE.match(line)) and cause in (None, PEER_ENDED):

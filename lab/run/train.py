@@ -27,7 +27,7 @@ from lab.run.folder import BEST, LAST, RunFolder, complete_save, newest_whole, t
 from lab.run.kinds import KINDS, Kind
 from lab.run.launch import Machines
 from lab.run.log import Progress
-from lab.run.process import run_fairseq, run_here
+from lab.run.process import Processes, run_fairseq, run_here
 from lab.run.recipe import (
     Experiment,
     check_arch,
@@ -42,7 +42,7 @@ from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan
 from user_dir.models.options import attention_options
 
-ONE_PROCESS = Machines(0)
+ON_THE_CPU = Machines(0)
 SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
 
 
@@ -81,7 +81,7 @@ class RunPlan:
     read: Namespace
     data_folder: Path | None = None
     data: Any = None
-    machines: Machines = ONE_PROCESS
+    machines: Machines = ON_THE_CPU
     fresh: bool = False
     allow_changed: Sequence[str] = ()
     in_process: bool = False
@@ -276,8 +276,8 @@ def run_training(
     progress = Progress(last_update, sys.stdout)
     failed = False
     try:
-        environment, ranks = machines.environment(), machines.ranks()
-        run_fairseq("train", arguments, log, progress.feed, environment, held, ranks, progress.wait)
+        processes = Processes(machines.ranks(), machines.environment(), held)
+        run_fairseq("train", arguments, log, progress.feed, progress.wait, processes)
     except UserError:
         failed = True
         raise

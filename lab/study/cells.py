@@ -56,6 +56,13 @@ OF_SCHEDULES = (
 MARK = "study.sh"
 """How the folder of a cell names the command that has made it."""
 
+OWN = {
+    **{"--seed": "--seeds", "--save-dir": "--out"},
+    **dict.fromkeys(("--restore-file", "--finetune-from-model"), "start in the study's YAML"),
+    **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
+}
+"""Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -351,14 +358,6 @@ def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> lis
             fewest = min(2, int(length), updates - 1) if flag == WARMUP else 1
             words += [flag, str(max(1, fewest, round(share * int(length))))]
     return words
-
-
-OWN = {
-    **{"--seed": "--seeds", "--save-dir": "--out"},
-    **dict.fromkeys(("--restore-file", "--finetune-from-model"), "start in the study's YAML"),
-    **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
-}
-"""Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
 
 
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:

@@ -50,6 +50,8 @@ from lab.study.table import figure_of
 from lab.study.worker import check_arguments, prune
 
 COMMAND = "scripts/study.sh"
+SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
+SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
 def parser_of(study: "Study | None") -> Parser:
@@ -118,11 +120,6 @@ def main() -> None:
         show_commands(cells)
     else:
         run_study(cells, options.jobs, options.source)
-
-
-SOURCE = "{source}"
-SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
-SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
 def describe(cell: Cell) -> str:

@@ -21,6 +21,16 @@ from lab.publish.tables import grouped
 from lab.store import Record
 from lab.verdicts import Bound
 
+STUDIES = ROOT / "configs" / "studies"
+RUNS = ROOT / "runs" / "studies"
+GIVEN = "given"
+"""Of the key `start`: the command names the checkpoint."""
+YAML = "yaml"
+"""The key of a choice that changes settings of the training YAML, by group."""
+NAME = re.compile(r"[\w+][\w.+-]*")
+"""A choice's name, which is that of a folder, too."""
+BY = ("highest", "lowest")
+TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 EXPRESSION = re.compile(
     r"(?:(?P<factor>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\*)?(?P<path>[A-Za-z_][\w-]*(?:\.[\w+-]+)*)"
 )
@@ -90,18 +100,6 @@ def numbers(expression: Expression, records: Iterable[Record]) -> Iterator[float
 def row_name(key: Sequence[str]) -> str:
     """How a claim names a row."""
     return "/".join(key)
-
-
-STUDIES = ROOT / "configs" / "studies"
-RUNS = ROOT / "runs" / "studies"
-GIVEN = "given"
-"""Of the key `start`: the command names the checkpoint."""
-YAML = "yaml"
-"""The key of a choice that changes settings of the training YAML, by group."""
-NAME = re.compile(r"[\w+][\w.+-]*")
-"""A choice's name, which is that of a folder, too."""
-BY = ("highest", "lowest")
-TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 
 
 @dataclass(frozen=True)

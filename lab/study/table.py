@@ -1,7 +1,7 @@
 """Tables of a study: a row for each choice of some axes, columns of figures, the paper's rows beside them."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lab.publish.tables import by_seed, markdown_table, spread
 from lab.study.schema import (
@@ -18,6 +18,7 @@ from lab.study.schema import (
 from lab.verdicts import range_of, rank_correlations
 
 NONE = "–"
+AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
@@ -115,12 +116,9 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
         ]
         for row, group in rows.items()
     ]
-    rest, no_average = [NONE] * len(others), [NONE] if averaged else []
     first = [next(group[0] for key, group in cells.items() if key[-1] == name) for name in names]
-    for baseline in baselines:
-        figures = [figure_of(figure, [baseline.as_record(one)]) for one in first]
-        if figure.form != COUNT and any(text != NONE for text in figures):
-            lines.append([baseline.name, *figures, *no_average, *rest])
+    rest, no_average = [NONE] * len(others), [NONE] if averaged else []
+    lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
     for paper in spec.papers:
         own = {key_of(line, paper.key): line for line in paper.rows.values()}
         for name, line in own.items():
@@ -133,13 +131,20 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
     return [f"{figure.title}:", markdown_table(header, lines), *mark]
 
 
+def rows_of_baselines(
+    figure: Column, baselines: Sequence[Baseline], records: Sequence[Record]
+) -> Iterator[list[str]]:
+    """The baselines that have the figure: name, and the figure beside each of the records."""
+    for baseline in baselines:
+        figures = [figure_of(figure, [baseline.as_record(one)]) for one in records]
+        if figure.form != COUNT and any(text != NONE for text in figures):
+            yield [baseline.name, *figures]
+
+
 def span(column: Column, records: Sequence[Record]) -> str:
     """A figure of a whole row, from the lowest to the highest."""
     values = [f"{value:{column.form}}" for value in sorted(numbers(column.figure, records))]
     return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else NONE
-
-
-AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
 
 
 def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
