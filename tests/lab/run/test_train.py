@@ -62,7 +62,7 @@ def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, c
 
 def test_dry_run_loads_no_library_that_it_does_not_use(config, tmp_path):
     code = (
-        "import gc, sys; from lab.run.commands import main; main(); "
+        "import gc, sys; from lab.run.commands import main; main('lm'); "
         "assert gc.isenabled() and not {'torch._dynamo', 'sklearn', 'scipy'} & set(sys.modules)"
     )
     program = f"import sys; sys.argv = sys.argv[1:]; {code}"
