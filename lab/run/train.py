@@ -164,7 +164,6 @@ def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, pos
                 dropout=model.attention_dropout,
                 backend=model.attention_backend,
                 max_positions=positions,
-                place=(plan.index(layer), len(plan)),
                 options=attention_options(model),
             )
 
