@@ -56,10 +56,21 @@ MEANINGS = {
 }
 
 
-def suggestion(word: object, known: Iterable[str]) -> str:
-    """`; did you mean ...?`, or "" if none of the `known` words is close."""
-    close = get_close_matches(str(word), list(known), n=1)
+def suggestion(word: object, known: Iterable[str], closeness: float = 0.6) -> str:
+    """`; did you mean ...?`, or "" if none of the `known` words is as close as that."""
+    close = get_close_matches(str(word), list(known), n=1, cutoff=closeness)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def nearest(word: Any, known: Collection[str]) -> str:
+    """`; did you mean ...?`, or what is known."""
+    return suggestion(word, known, closeness=0.5) or f"; choose from {', '.join(known)}"
+
+
+def check_known(word: Any, known: Collection[str], said: str) -> None:
+    """UserError that says `said` and the nearest name for a `word` that is not `known`."""
+    if word not in known:
+        raise UserError(f"{said}{nearest(word, known)}")
 
 
 def explain(error: BaseException) -> str | None:
@@ -81,15 +92,3 @@ def explain(error: BaseException) -> str | None:
 def unexpected(error: BaseException) -> str:
     """The sentence for a failure that `explain` does not know."""
     return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-
-
-def nearest(word: Any, known: Collection[str]) -> str:
-    """`; did you mean ...?`, or what is known."""
-    close = get_close_matches(str(word), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
-
-
-def check_known(word: Any, known: Collection[str], said: str) -> None:
-    """UserError that says `said` and the nearest name for a `word` that is not `known`."""
-    if word not in known:
-        raise UserError(f"{said}{nearest(word, known)}")

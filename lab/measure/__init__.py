@@ -1,4 +1,4 @@
-"""Trained models on held-out data, and the evaluators that a study may name.
+"""Trained models on held-out data, and the measures that a study may name.
 
 Each is the function of a module of this package that measures a run. The modules import torch and fairseq;
 they are loaded where a run is measured.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class Measure:
     """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
 
     Without tasks it measures cases that need no training. `figures` are the paths of what it finds, separated
@@ -52,8 +52,8 @@ def each(groups: str, names: str) -> str:
 
 OF_A_LOSS = "tokens loss_nats_per_token perplexity_per_token perplexity_per_word"
 OF_A_SPLIT = "bits perplexity unigram_bits"
-EVALUATORS = {
-    "carried": Evaluator(
+MEASURES = {
+    "carried": Measure(
         "carried_state",
         ("train", "valid", "test"),
         TEXTS,
@@ -62,7 +62,7 @@ EVALUATORS = {
         extras="carried_state",
         needs=("model", "segment", "way"),
     ),
-    "copy": Evaluator(
+    "copy": Measure(
         "accuracy",
         (),
         ("copy",),
@@ -70,7 +70,7 @@ EVALUATORS = {
         "free_accuracy free_exact free_by_position.*",
         "measure_copying",
     ),
-    "glue": Evaluator(
+    "glue": Measure(
         "glue",
         ("train", "valid"),
         ("sentence_prediction",),
@@ -79,7 +79,7 @@ EVALUATORS = {
         extras="glue",
         needs=("task",),
     ),
-    "image_classification": Evaluator(
+    "image_classification": Measure(
         "accuracy",
         ("train", "valid"),
         ("image_classification",),
@@ -89,7 +89,7 @@ EVALUATORS = {
         extras="vision",
         needs=("method",),
     ),
-    "language_model": Evaluator(
+    "language_model": Measure(
         "perplexity",
         ("train", "valid", "test"),
         TEXTS,
@@ -98,14 +98,14 @@ EVALUATORS = {
         extras="language_models",
         needs=("method",),
     ),
-    "lra": Evaluator(
+    "lra": Measure(
         "accuracy",
         ("train", "valid", "test"),
         ("lra",),
         f"parameters {OF_ANSWERS} most_frequent best_update chosen_on_valid published_sizes",
         "measure_lra",
     ),
-    "masked_lm": Evaluator(
+    "masked_lm": Measure(
         "perplexity",
         ("train", "valid", "test"),
         ("masked_lm",),
@@ -114,7 +114,7 @@ EVALUATORS = {
         extras="encoders",
         needs=("method",),
     ),
-    "pixels": Evaluator(
+    "pixels": Measure(
         "pixels",
         ("train", "valid", "test"),
         ("pixels",),
@@ -122,7 +122,7 @@ EVALUATORS = {
         extras="pixels",
         needs=("method",),
     ),
-    "recall": Evaluator(
+    "recall": Measure(
         "recall", (), ("recall",), "parameters examples counted loss_nats accuracy exact state_numbers"
     ),
 }
@@ -150,7 +150,7 @@ class Case:
     device: "torch.device"
 
 
-def evaluator(name: str) -> Callable[[Any], dict[str, Any]]:
+def measuring(name: str) -> Callable[[Any], dict[str, Any]]:
     """The function that measures a `TrainedRun` or a `Case`: what it returns is the `found` of the record."""
-    chosen = EVALUATORS[name]
+    chosen = MEASURES[name]
     return getattr(importlib.import_module(f"{__name__}.{chosen.module}"), chosen.function)

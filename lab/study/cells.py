@@ -38,7 +38,7 @@ from lab.run.recipe import (
     is_given,
     option,
 )
-from lab.store import stored
+from lab.store import Tuned, stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
 from lab.study.schema import GIVEN, RUNS, TUNED_BY, YAML, Choice, Study
@@ -484,14 +484,14 @@ def check_plan(plan: str, layers: int | None, where: str) -> None:
             check_name(name, allowed, item.at)
 
 
-def tuning_cells(cell: "Cell") -> "list[Cell]":
+def tuning_cells(cell: Cell) -> list[Cell]:
     """The runs in which the setting of `cell` is chosen, of the first seed."""
     assert cell.study.tune is not None
     first = cell.first_seed
     return [replace(cell, seed=first, tuning=value, chosen=None) for value in cell.study.tune.values]
 
 
-def score_of(cell: "Cell") -> float | None:
+def score_of(cell: Cell) -> float | None:
     """The best figure on valid of a tuning run; None if it has diverged or has none that is a number."""
     record = cell.record()
     if record is None or "diverged" in record:
@@ -503,7 +503,7 @@ def score_of(cell: "Cell") -> float | None:
     )
 
 
-def best_value(cell: "Cell") -> str | None:
+def best_value(cell: Cell) -> str | None:
     """The value of the tuned setting with the best score; None until all runs are finished.
 
     Raises UserError if none of them has a score.
@@ -520,7 +520,7 @@ def best_value(cell: "Cell") -> str | None:
     return TUNED_BY[cell.study.tune.by](scores, key=lambda value: scores[value])
 
 
-def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
+def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
     """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
     one_of_each = {tuple(cell.values.items()): cell for cell in cells}
     chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
@@ -529,3 +529,9 @@ def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
         for cell in cells
         if (value := chosen[tuple(cell.values.items())]) is not None
     ]
+
+
+def tried(cell: Cell) -> Tuned:
+    """What tuning has tried for a cell, and what it has chosen."""
+    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
+    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)

@@ -27,7 +27,7 @@ from lab.data.prepared import identify
 from lab.data.scripts import run_script, with_source
 from lab.errors import UserError, nearest
 from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
-from lab.measure import EVALUATORS
+from lab.measure import MEASURES
 from lab.outputs import MARK, check_output_folder, run_lock
 from lab.publish.tables import grouped
 from lab.run.log import run_figures
@@ -54,7 +54,7 @@ SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
-def parser_of(study: "Study | None") -> Parser:
+def parser_of(study: Study | None) -> Parser:
     """The command line; with a study its axes are options."""
     text = __doc__ if study is None else f"{study.about}\n\n{shown_path(study.path)}"
     parser = Parser(COMMAND, text, usage=f"{COMMAND} STUDY [options] [-- fairseq-train flags ...]")
@@ -88,7 +88,7 @@ def parser_of(study: "Study | None") -> Parser:
     return parser
 
 
-def parse(words: Sequence[str]) -> "tuple[Namespace, Study | None, tuple[str, ...]]":
+def parse(words: Sequence[str]) -> tuple[Namespace, Study | None, tuple[str, ...]]:
     """The options, the study, and the flags after `--`."""
     own, flags = split_flags(words)
     study = None
@@ -263,7 +263,7 @@ def show_commands(cells: Sequence[Cell]) -> None:
         if cell.record():
             print("done before")
             continue
-        if not EVALUATORS[cell.study.evaluate].trains:
+        if not MEASURES[cell.study.evaluate].trains:
             print("nothing to train")
             continue
         arguments = cell.arguments(on_gpu)
@@ -380,7 +380,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     return run_cells(missing, jobs, held, describe)
 
 
-def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
+def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
     """Where all cells are finished, remove the weights of all but the best run, and say where those are."""
     for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
         records = [record for cell in group if (record := cell.record())]

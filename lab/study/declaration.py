@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from lab.errors import UserError, check_known, nearest
 from lab.files import ROOT
-from lab.measure import EVALUATORS
+from lab.measure import MEASURES
 from lab.methods import label_of
 from lab.papers import read_table
 from lab.study.claims import EXTREMES, PAIRS, RANK
@@ -71,7 +71,7 @@ OF_TRAINING = (
     "curves.*",
 )
 OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
-"""Figures of a record besides those of its evaluator."""
+"""Figures of a record besides those of its measure."""
 
 
 Text = Annotated[str, BeforeValidator(str)]
@@ -286,8 +286,8 @@ def read_study(word: str | Path) -> Study:
 
 
 def _study(path: Path, keys: StudyKeys) -> Study:
-    check_known(keys.evaluate, EVALUATORS, f"{path}: there is no evaluator {keys.evaluate!r}")
-    if EVALUATORS[keys.evaluate].trains and not keys.config:
+    check_known(keys.evaluate, MEASURES, f"{path}: there is no measure {keys.evaluate!r}")
+    if MEASURES[keys.evaluate].trains and not keys.config:
         raise UserError(f"{path}: config is missing; docs/studies.md describes it")
     axes = {name: read_axis(path, name, value, keys.config) for name, value in keys.axes.items()}
     for key in ("config", "data"):
@@ -356,8 +356,8 @@ def asked_figures(
 
 
 def check_figures(path: Path, evaluate: str, asked: Iterable[tuple[str, Expression]]) -> None:
-    """UserError for a figure that no record can have: of the evaluator's, of training or about the cell."""
-    known = [*EVALUATORS[evaluate].figures.split(), *OF_TRAINING]
+    """UserError for a figure that no record can have: of the measure's, of training or about the cell."""
+    known = [*MEASURES[evaluate].figures.split(), *OF_TRAINING]
     for what, figure in asked:
         name = ".".join(figure.path)
         place = name.removeprefix("training.").removeprefix("found.")
@@ -379,7 +379,7 @@ def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> 
 
 def read_extras(path: Path, keys: StudyKeys, axes: Mapping[str, Axis]) -> bool:
     """The key `extras`, once called `hooks`; UserError where the study lacks what they show."""
-    chosen, wanted = EVALUATORS[keys.evaluate], keys.extras or bool(keys.hooks)
+    chosen, wanted = MEASURES[keys.evaluate], keys.extras or bool(keys.hooks)
     if wanted and not (chosen.extras and set(chosen.needs) <= set(axes)):
         needed = f" without the axes {', '.join(chosen.needs)}" if chosen.extras else ""
         raise UserError(f"{path}: evaluate: {keys.evaluate} has no extras{needed}; leave them out")

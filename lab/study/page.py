@@ -19,7 +19,7 @@ from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
-from lab.measure import EVALUATORS
+from lab.measure import MEASURES
 from lab.methods import looks_of, performer_note
 from lab.outputs import begins, is_generated, marked
 from lab.publish.tables import (
@@ -178,7 +178,7 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
 
 def extras_of(study: Study) -> ModuleType | None:
     """The module with the tables and pictures of the study's measure, None if its page has none."""
-    return import_module(f"lab.publish.{EVALUATORS[study.evaluate].extras}") if study.extras else None
+    return import_module(f"lab.publish.{MEASURES[study.evaluate].extras}") if study.extras else None
 
 
 def pictures_besides(study: Study) -> dict[str, Callable[[Section, str, Path], None]]:

@@ -1,7 +1,7 @@
 """What a study is: its axes, tables, claims and baselines, and the figures of a record that these ask for.
 
 A column or a claim asks a record for `[factor*]path`, nothing else. A path such as `bits_per_dimension.test`,
-or `buckets.0.perplexity` for the first of a list, is looked up in what the evaluator found, then in the
+or `buckets.0.perplexity` for the first of a list, is looked up in what the measure found, then in the
 figures of training, then in the whole record. A format is one of Python's for numbers, or `count`: in how
 many records the value is true. declaration.py reads the YAML; docs/studies.md describes the keys.
 """

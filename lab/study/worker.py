@@ -25,10 +25,10 @@ from lab.console import warn_only
 from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
 from lab.files import shown_path, write_json
-from lab.measure import EVALUATORS, Case, TrainedRun, evaluator
+from lab.measure import MEASURES, Case, TrainedRun, measuring
 from lab.run.log import run_figures
-from lab.store import Record, Training, Tuned
-from lab.study.cells import Cell, Plan
+from lab.store import Record, Training
+from lab.study.cells import Cell, Plan, tried
 from lab.study.declaration import read_study
 from lab.study.schema import STUDIES
 
@@ -90,7 +90,7 @@ def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
 
     read_experiment(cell.config)
     read = checked(arguments)
-    if read.task not in EVALUATORS[cell.study.evaluate].tasks:
+    if read.task not in MEASURES[cell.study.evaluate].tasks:
         raise UserError(
             f"{cell.study.path}: evaluate is {cell.study.evaluate}, which measures no runs of the task "
             f"{read.task}"
@@ -113,7 +113,7 @@ def planned(cell: Cell, gpu: bool) -> "RunPlan":
     plan = RunPlan(cell.experiment.name, cell.run, arguments, read, folder, in_process=True)
     if not folder or not plan.kind:
         return plan
-    splits, valid = EVALUATORS[cell.study.evaluate].splits, has_valid(identify(folder))
+    splits, valid = MEASURES[cell.study.evaluate].splits, has_valid(identify(folder))
     if cell.study.tune and not valid:
         raise UserError(f"{shown_path(folder)} has no valid split, by which {cell.tuned_axis} is chosen")
     return plan.opened([split for split in splits if valid or split != "valid"])
@@ -145,12 +145,12 @@ def measure_run(cell: Cell, plan: "RunPlan", device: "torch.device") -> dict[str
     checkpoint = whole_checkpoint(cell.run.checkpoint(cell.study.checkpoint))
     print(f"evaluating {checkpoint.name}", flush=True)
     run = TrainedRun(cell.folder, checkpoint, tuple(plan.arguments), plan.data, device)
-    return evaluator(cell.study.evaluate)(run)
+    return measuring(cell.study.evaluate)(run)
 
 
 def measure_case(cell: Cell, device: "torch.device") -> dict[str, Any]:
     """What a measure without training finds."""
-    return evaluator(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
+    return measuring(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
 
 
 def record_of(cell: Cell, training: Training, found: dict[str, Any], device: "torch.device") -> Record:
@@ -176,14 +176,6 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: "to
     return record
 
 
-def tried(cell: Cell) -> Tuned:
-    """What tuning has tried for a cell, and what it has chosen."""
-    from lab.study.cells import score_of, tuning_cells
-
-    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
-    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
-
-
 def prune(cell: Cell) -> None:
     """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
     if cell.tuning is not None:
@@ -197,7 +189,7 @@ def work(cell: Cell) -> None:
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trains = EVALUATORS[cell.study.evaluate].trains
+    trains = MEASURES[cell.study.evaluate].trains
     plan = planned(cell, device.type == "cuda") if trains else None
     with cell.run.lock():
         if cell.record() is not None:

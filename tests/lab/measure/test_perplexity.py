@@ -16,7 +16,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from lab.data.indexed_rows import numbered, write_rows
 from lab.data.prepared import PreparedData, open_prepared
 from lab.errors import UserError
-from lab.measure import evaluator, perplexity
+from lab.measure import measuring, perplexity
 from lab.measure.perplexity import ChunkedScorer, Scores, unigram_bits
 from lab.measure.perplexity import figures as perplexities
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
@@ -122,7 +122,7 @@ def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
     monkeypatch.setattr(
         perplexity, "evaluate_masked_lm", lambda encoder, data, splits: (figures[split] for split in splits)
     )
-    found = evaluator(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
+    found = measuring(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
     assert (found["best_update"], found["architecture"]) == (7, "t1")
     assert found["parameters"] == "parameters of test"
     for split, bits in (("valid", 2.0), ("test", 3.0)):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from conventions.mechanisms import MECHANISMS
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, write_json
-from lab.measure import EVALUATORS
+from lab.measure import MEASURES
 from lab.run.recipe import compose_experiment, option
 from lab.study.cells import (
     best_value,
@@ -333,13 +333,13 @@ def test_no_combination_is_a_sentence(study_with, config):
 
 def test_the_figures_of_an_evaluator_are_those_of_its_records():
     """By the committed records, where there are any."""
-    found = {name: set() for name in EVALUATORS}
+    found = {name: set() for name in MEASURES}
     for name in study_names():
         study = read_study(name)
         for record in read_records(RESULTS / name, study):
             found[study.evaluate].update(leaves(record["found"]))
     for name, paths in found.items():
-        known = EVALUATORS[name].figures.split()
+        known = MEASURES[name].figures.split()
         assert not [path for path in paths if not any(fnmatchcase(path, one) for one in known)], name
         assert not paths or all(any(fnmatchcase(path, one) for path in paths) for one in known), name
 

@@ -16,7 +16,7 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
-from lab.measure import EVALUATORS, Evaluator
+from lab.measure import MEASURES, Measure
 from lab.run import folder as run_folder
 from lab.study import cli as study
 from lab.study import schedule, worker
@@ -95,8 +95,8 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
 def test_a_measure_without_training(study_with, tmp_path, monkeypatch):
     """Its record says that nothing was trained, and its cell is done."""
     figures = "loss_nats exact converged"
-    monkeypatch.setitem(EVALUATORS, "costs", Evaluator("costs", (), (), figures))
-    monkeypatch.setattr(worker, "evaluator", lambda name: lambda case: {"loss_nats": case.settings["x"]})
+    monkeypatch.setitem(MEASURES, "costs", Measure("costs", (), (), figures))
+    monkeypatch.setattr(worker, "measuring", lambda name: lambda case: {"loss_nats": case.settings["x"]})
     study = study_with(evaluate="costs", config="", axes={"method": {"elu": {"x": 2.5}}}, claims=[])
     [cell] = cells(study, out=tmp_path / "out")
     worker.work(cell)
