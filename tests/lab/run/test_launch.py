@@ -35,7 +35,7 @@ def machines(monkeypatch):
 
     def find(environ, visible, *words):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-        return machines_of(parse(TRAIN_LM, ["x.yaml", *words])[0], environ)
+        return machines_of(parse("lm", ["x.yaml", *words])[0], environ)
 
     return find
 
