@@ -1,5 +1,5 @@
-"""The CPU kernels without Python: under the address and the undefined-behaviour sanitizer, and with the
-oldest compiler."""
+"""The CPU kernels without Python: under the address and the undefined-behaviour sanitizer, with the oldest
+compiler, and on aarch64."""
 
 import os
 import shutil
@@ -17,6 +17,8 @@ from tests.helpers.once import filled_once
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 OLDEST = shutil.which("g++-11")
+ARM = shutil.which("aarch64-linux-gnu-g++")
+EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # Optimised, they would take longer to compile than they save.
 SANITIZED = ["-std=c++20", "-O0", "-fPIC", "-pthread", *SANITIZERS]
@@ -63,6 +65,20 @@ def test_kernels_under_sanitizers(root, tmp_path, kernels):
     source = str(root / "tests" / "cpp" / "check_kernels.cpp")
     subprocess.run([COMPILER, *SANITIZED, include, source, *kernels, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.longest
+@pytest.mark.slow
+@pytest.mark.skipif(not ARM or not EMULATOR, reason="needs g++-aarch64-linux-gnu and qemu-user")
+def test_kernels_on_aarch64(root, tmp_path):
+    kernels = root / "causal_linear_attention" / "csrc" / "cpu"
+    sources = [x for x in kernels.glob("*.cpp") if not is_binding(x) and x.name not in ISA_FLAGS]
+    flags = ["-std=c++20", "-O1", "-pthread", "-static", f"-I{kernels}"]
+    program = str(tmp_path / "check_kernels")
+    checks = str(root / "tests" / "cpp" / "check_kernels.cpp")
+    subprocess.run([ARM, *flags, checks, *map(str, sources), "-o", program], check=True)
+    done = subprocess.run([EMULATOR, program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 import torch
+from setuptools import Distribution
 
+import build_kernels
 from causal_linear_attention import (
     causal_linear_attention,
     extension,
@@ -166,6 +169,24 @@ def test_installs_without_a_compiler(without_a_compiler):
         "cpp": "no C++ compiler (no-such-compiler)",
         "cuda": "CAUSAL_LINEAR_ATTENTION_CUDA=skip",
     }
+
+
+@pytest.mark.parametrize(
+    ("platform", "compiler", "why"),
+    [("win32", "g++", "Windows is not supported"), ("darwin", "false", "false could not make bindings.o")],
+)
+def test_where_the_kernels_do_not_compile_pytorch_runs(root, tmp_path, monkeypatch, platform, compiler, why):
+    monkeypatch.setattr(build_kernels, "sys", SimpleNamespace(platform=platform, stderr=sys.stderr))
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.chdir(root)
+    extension_of_the_cpu = build_kernels.extensions()[0]
+    command = build_kernels.BuildKernels(Distribution({"ext_modules": [extension_of_the_cpu]}))
+    command.build_lib, command.build_temp = str(tmp_path / "lib"), str(tmp_path / "objects")
+    command.ensure_finalized()
+    command.built, command.skipped, command.facts = {}, {}, {}
+    command.build_extension(extension_of_the_cpu)
+    assert command.skipped == {"_cpu": why}
+    assert command._report() == f"built no kernels (PyTorch runs instead); skipped C++: {why}"
 
 
 def test_why_the_build_skipped_kernels_is_shown(monkeypatch, tmp_path, caplog):
