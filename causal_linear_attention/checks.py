@@ -155,7 +155,8 @@ def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> N
 def check_log_decay(log_decay: Tensor, k: Tensor, heads: int, every: tuple[int, ...]) -> None:
     """Raises ValueError unless `log_decay` is `(heads,)` or `every`, float32 or of k's dtype."""
     check_tensors(log_decay=log_decay)
-    if tuple(log_decay.shape) not in ((heads,), every):
+    # Not `in` both, which would compare a batch with the heads and so make a graph for one batch.
+    if tuple(log_decay.shape) != ((heads,) if log_decay.dim() == 1 else every):
         raise ValueError(f"log_decay has shape {tuple(log_decay.shape)}; expected {(heads,)} or {every}")
     if log_decay.dtype not in (torch.float32, k.dtype):
         raise ValueError(f"log_decay has dtype {log_decay.dtype}; expected torch.float32 or {k.dtype}")

@@ -217,8 +217,18 @@ def test_opcheck(decays):
             operators.decayed_forward(q, k, v, bad[..., None], state, False, 1e-6, True)
 
 
-@cpp
-def test_one_graph_for_any_batch_and_length():
+def step(q, k, v, state, log_decay):
+    """The first position alone."""
+    if log_decay.dim() == 3:
+        log_decay = log_decay[..., 0]
+    return causal_linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, log_decay=log_decay)
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(partial(attend, backend="cpp"), marks=cpp), step], ids=["all", "step"]
+)
+@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+def test_one_graph_for_any_batch_and_length(run, decays):
     torch._dynamo.reset()
     graphs = []
 
@@ -226,12 +236,28 @@ def test_one_graph_for_any_batch_and_length():
         graphs.append(graph)
         return graph
 
-    compiled = torch.compile(partial(attend, backend="cpp"), backend=count, dynamic=True, fullgraph=True)
+    compiled = torch.compile(run, backend=count, dynamic=True, fullgraph=True)
     for batch, length in ((2, 40), (3, 50), (4, 30)):
-        given = draw(mild, (batch, 2, length, 4))
-        torch.testing.assert_close(compiled(*given), attend(*given))
+        given = draw(decays, (batch, 2, length, 4))
+        torch.testing.assert_close(compiled(*given), run(*given))
     torch._dynamo.reset()
     assert len(graphs) <= 2
+
+
+@pytest.mark.parametrize("run", [attend, step], ids=["all", "step"])
+@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+def test_an_exported_program_of_any_batch_and_length(run, decays):
+    class Call(torch.nn.Module):
+        def forward(self, *tensors):
+            return run(*tensors)
+
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    rows = {0: batch, 2: length}
+    sizes = (rows, rows, rows, {0: batch}, rows if decays is mild else {})
+    program = torch.export.export(Call(), draw(decays, (2, 2, 40, 4)), dynamic_shapes=(sizes,)).module()
+    for shape in ((3, 2, 40, 4), (2, 2, 70, 4)):
+        given = draw(decays, shape)
+        torch.testing.assert_close(program(*given), run(*given))
 
 
 @pytest.mark.parametrize("backend", ["cpp", "torch"])

@@ -35,10 +35,34 @@ def test_sequences_of_any_length(options):
         check(program, module, tensors)
 
 
+class Decayed(Call):
+    def forward(self, log_decay, *tensors):
+        return self.call(*tensors, log_decay=log_decay)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_step():
+def test_decays_of_any_length():
+    module = Decayed(causal_linear_attention, return_state=True)
+    sizes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("length")}
+
+    def draw(batch, length):
+        return -torch.rand(batch, 2, length), *torch.rand(3, batch, 2, length, 4)
+
+    program = torch.onnx.export(
+        *(module, draw(2, 70)), dynamo=True, verbose=False, dynamic_shapes=(sizes, (sizes,) * 3)
+    )
+    for batch, length in ((2, 70), (1, 200)):
+        check(program, module, draw(batch, length))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("decays", [False, True], ids=["plain", "decays"])
+def test_a_step(decays):
     module, given = Call(causal_linear_attention_step), (*torch.rand(3, 2, 2, 4), torch.rand(2, 2, 4, 4))
+    if decays:
+        module, given = Decayed(causal_linear_attention_step), (-torch.rand(2, 2), *given)
     check(torch.onnx.export(module, given, dynamo=True, verbose=False), module, given)
 
 
