@@ -13,7 +13,8 @@ own process.
 --shapes fla measures instead, in bfloat16, the six shapes of flash-linear-attention, of which Helion
 publishes both libraries' times on an H100 (results/peers), with the time that moving each tensor once would
 take: anchor.json and .md.
---decay measures instead the time with decays, against that without and the chunked formula: decay.json, .md.
+--decay measures instead the time with decays, against that without and the chunked formula: decay.json, .md
+and .png.
 On a GPU results are written after every length or shape.
 """
 

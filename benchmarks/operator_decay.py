@@ -1,14 +1,17 @@
 """`operator_cost.py --decay`: time with decays, against that without and the chunked formula in PyTorch."""
 
+import importlib.util
 import statistics
 import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks.measuring import ENOUGH_MS, measure
 from benchmarks.operator_peers import BOTH, FORWARD, ours
+from benchmarks.operator_report import COLORS
 from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention
 from lab.files import write_json
@@ -39,7 +42,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> T
 
 
 def decay_costs(options) -> None:
-    """Measure every width; write decay.json and decay.md after each."""
+    """Measure every width; write decay.json after each, then decay.md and decay.png (needs matplotlib)."""
     device, dtype = options.device, getattr(torch, options.dtype)
     length = max(LENGTH // options.quicker, *CHUNKS)
     result = {"environment": environment(device), "main": ours(device, dtype, max(DIMS)), "records": []}
@@ -60,6 +63,8 @@ def decay_costs(options) -> None:
                 result["records"].append(record)
         write_json(path, result)
     write_tables(path, decay_report(result))
+    if importlib.util.find_spec("matplotlib"):
+        plot(result, path.with_suffix(".png"))
 
 
 def call(function, inputs, grad: Tensor, part: str):
@@ -73,6 +78,23 @@ def call(function, inputs, grad: Tensor, part: str):
         torch.autograd.grad(function(*leaves), leaves, grad)
 
     return run
+
+
+def plot(result: dict, path: Path) -> None:
+    """The least time over that without decays against the width, forward and forward + backward."""
+    from lab.publish.plots import Curve, plot_curves
+
+    panels = []
+    for part in (FORWARD, BOTH):
+        least = {(r["name"], r["dim"]): min(r["ms"]) for r in result["records"] if r["part"] == part}
+        dims = sorted({dim for _, dim in least})
+        names = dict.fromkeys(name for name, _ in least if name != PLAIN)
+        curves = [
+            Curve(name, color, dims, [least[name, dim] / least[PLAIN, dim] for dim in dims])
+            for name, color in zip(names, COLORS, strict=False)
+        ]
+        panels.append((part, "D", "time over that without decays", curves))
+    plot_curves(path, panels, note=f"Least times; {where(result['environment'])}.")
 
 
 def decay_report(result: dict) -> str:
