@@ -241,6 +241,12 @@ def test_smaller_gpus(library, device, dtype, normalize):
     check(library, (1, 1, 50, 100, 128), dtype, normalize, device=device)
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [(torch.float32, 64), (torch.bfloat16, 128)])
+def test_decays_on_the_smallest_gpu(library, dtype, columns):
+    """Whose shared memory has least room for them."""
+    check_decays(library, (1, 1, 50, columns, columns), dtype, True, TURING)
+
+
 @dtypes
 @pytest.mark.parametrize("strides", ["projected", "sliced"])
 def test_strides(library, strides, dtype):

@@ -21,7 +21,9 @@ CLA_DEVICE void store_pair(float x, float y, In* to) {
 }
 
 // Chunks of 64 rows, fewer where shared memory or registers are short.
-constexpr int row_blocks(Job job, int capability, int bytes, int column_blocks) {
+constexpr int row_blocks(Job job, int capability, int bytes, int column_blocks, bool decayed) {
+  // Tables of decays leave the backward pass of wider heads no room for more in 64 KB.
+  if (decayed && job != Job::forward && capability < 80 && bytes * column_blocks >= 16) return 1;
   if (column_blocks >= 8) return capability < 80 && bytes == 4 ? 1 : 2;
   return job != Job::forward || capability < 80 || bytes == 4 ? 2 : 4;
 }
@@ -66,7 +68,8 @@ struct Shape {
       kJob == Job::forward ? kV : kJob == Job::dq ? kK : kJob == Job::dv ? kGrad : kQ;
   static constexpr int kSummed = 1 << kB | 1 << kC, kRead = kSummed | 1 << kA;  // bits of what one output takes
   static constexpr int kBytes = sizeof(In), kColumnBlocks = kColumnBlocks_, kColumns = 16 * kColumnBlocks;
-  static constexpr int kRowBlocks = row_blocks(kJob, kCapability, kBytes, kColumnBlocks), kChunk = 16 * kRowBlocks;
+  static constexpr int kRowBlocks = row_blocks(kJob, kCapability, kBytes, kColumnBlocks, kDecayed);
+  static constexpr int kChunk = 16 * kRowBlocks;
   static constexpr bool kWide = kColumnBlocks > kMostWarps;
   static constexpr int kWarps = warps(kColumnBlocks), kOwnColumns = 16 * kWarps;
   static constexpr int kThreads = 32 * kWarps;  // a warp for 16 columns of c
