@@ -40,7 +40,9 @@ def step(chance: random.Random) -> None:
     batch, heads, dim, width = (chance.choice(SIZES[:-2]) for _ in range(4))
     normalize = chance.random() < 0.5
     q, k, v, state, *_ = draw((batch, heads, 1, dim, width), chance.choice(DTYPES), normalize)
-    operators.step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, normalize, 1e-6)
+    decay = torch.rand(heads) if chance.random() < 0.5 else torch.rand(batch, heads)
+    for given in (None, decay.to(state.dtype)):
+        operators.step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, normalize, 1e-6, given)
     q, k, v = torch.randn(3, batch, heads, 1, dim).unbind(0)
     angles, places = (torch.randn(dim), torch.rand(dim // 2).double()), torch.randint(5, (batch,))
     decoding.norm_step(q, k, v, *angles, places, torch.randn(batch, heads, dim, dim), normalize)
