@@ -25,11 +25,11 @@ from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from lab.console import run_command
 from lab.publish.costs import Cell, Results, curves, length_table, measured, measured_on
-from lab.publish.plots import plot_curves
+from lab.publish.plots import PALEST, plot_curves, tint
 
 ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
 OPERATORS = {
-    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, style="--"),
+    "softmax": SequenceMethod("softmax, weights kept", tint(SEQUENCE_METHODS["softmax"].color, PALEST)),
     "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, plan="softmax"),
     **{name: SEQUENCE_METHODS[name] for name in ("elu", *ROUNDS)},
 }
@@ -129,6 +129,9 @@ def growth(results: Results) -> list[str]:
     return lines
 
 
+ASKS = "How do time and memory of causal attention grow with the length of the sequence?"
+
+
 def memory_ratios(results: Results, name: str) -> list[float]:
     """Memory at each length from `FROM` over that at half of it, where both were measured."""
     found = {at: memory(results, c) for at, c in measured(results, name).items() if at >= FROM}
@@ -170,7 +173,7 @@ def plot(results: Results, path: Path) -> None:
         ("Time per sequence", length, "seconds", time),
         ("Peak memory per sequence", length, "MiB", peak),
     ]
-    plot_curves(path, panels, note=caption(results), source="benchmarks/attention_cost.py")
+    plot_curves(path, panels, asks=ASKS, note=caption(results))
 
 
 def settings_for(device: str, quick: bool) -> dict[str, Any]:

@@ -31,12 +31,13 @@ from lab.console import Parser, names, run_command
 from lab.methods import ATTENTIONS, Method
 from lab.papers import read_table
 from lab.publish.costs import Cell, Results, curves, length_table, measured, measured_on, ratio
-from lab.publish.plots import plot_curves
+from lab.publish.plots import plot_curves, tint
 from lab.publish.tables import markdown_table, shown
 
 RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
 THROUGHPUT = {"mnist": "linear_04a_mnist_throughput", "cifar10": "linear_04b_cifar10_throughput"}
 LATENCY = {"mnist": "linear_05a_mnist_latency", "cifar10": "linear_05b_cifar10_latency"}
+ASKS = "How many images does each model draw in a second?"
 TITLES = {"mnist": "MNIST, 784 bytes", "cifar10": "CIFAR-10, 3,072 bytes", "tiny": "tiny images, 16 bytes"}
 
 
@@ -51,18 +52,23 @@ class Way(Method):
     recompute: bool = False
 
 
+AGAIN = 0.5
+"""The share of white in the colours of models that run the prefix again."""
+
+
 def _again(name: str, label: str, paper: str) -> Way:
-    return Way(f"{label}, prefix again", SEQUENCE_METHODS[name].color, style=":", paper=paper, recompute=True)
+    color = tint(SEQUENCE_METHODS[name].color, AGAIN)
+    return Way(f"{label}, prefix again", color, paper=paper, recompute=True)
 
 
 def _state(name: str, paper: str = "") -> Way:
     method = SEQUENCE_METHODS[name]
-    return Way(f"{method.label}, state", method.color, style=method.style, paper=paper)
+    return Way(f"{method.label}, state", method.color, paper=paper)
 
 
 WAYS = {
     RECOMPUTE: _again("softmax", "softmax", "softmax"),
-    CACHE: Way("softmax, cache", SEQUENCE_METHODS["softmax"].color, style="--", paper="stateful-softmax"),
+    CACHE: Way("softmax, cache", SEQUENCE_METHODS["softmax"].color, paper="stateful-softmax"),
     "elu": _state("elu", "linear"),
     "t1": Way("TransNormer T1, state", ATTENTIONS["transnormer_t1"].color),
     "t2": Way("TransNormer T2, state", ATTENTIONS["transnormer_t2"].color),
@@ -293,7 +299,7 @@ def plot(results: Results, path: Path) -> None:
     for images in results["settings"]["sizes"]:
         lines = curves(drawn, WAYS, names, speed, kind=images)
         panels.append((TITLES[images], "images at once", "images per second", lines))
-    plot_curves(path, panels, note=caption(results), source="benchmarks/image_cost.py")
+    plot_curves(path, panels, asks=ASKS, note=caption(results))
 
 
 def add_options(parser: Parser) -> None:

@@ -4,14 +4,12 @@
 Inference and training of the same classifier with each attention. With --lengths exact every row has the
 length named; with --lengths review rows are reviews cut there, and a batch is as long as its longest, as in
 TransNormer's paper. Each case runs in its own process; running out of memory becomes a dash. Results are
-saved after every case: run the same command again to resume. --sweep also draws accuracy against speed and
-memory.
+saved after every case: run the same command again to resume.
 """
 
 import argparse
 import statistics
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,14 +21,13 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import torch
 
-from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
-from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.models import TINY, LRAClassifier, Size
+from benchmarks.run import CostBenchmark, training_cases
 from benchmarks.worker import measure_steps
 from lab.console import Parser, count, run_command
 from lab.data.lra.tasks import STATE_SPACE
 from lab.data.prepared import identify
 from lab.errors import UserError
-from lab.files import read_json, shown_path
 from lab.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
 from lab.papers import read_table
 from lab.publish.costs import (
@@ -40,13 +37,9 @@ from lab.publish.costs import (
     Value,
     curves,
     length_table,
-    measured,
     measured_on,
 )
-from lab.publish.plots import Bubble, plot_bubbles, plot_curves
-from lab.store import STORE, place_of
-from lab.study.declaration import read_study
-from lab.study.records import PATTERN, read_records
+from lab.publish.plots import plot_curves
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -66,7 +59,6 @@ OWN = {
 }
 KINDS = ("inference", "training")
 DASH = "–"
-PICTURE = "_accuracy.png"  # of --sweep, the ending
 
 
 class TextClassifier(LRAClassifier):
@@ -121,6 +113,9 @@ class TextClassifier(LRAClassifier):
         """The forward pass without gradients, in evaluation mode."""
         self.model.eval()
         self.model(**sample["net_input"])
+
+
+ASKS = "How do the speed of a classifier and the memory of its training change with the length?"
 
 
 def measure(step: Callable[[TextClassifier, dict[str, Any]], None], case: dict[str, Any]) -> dict[str, Any]:
@@ -237,81 +232,11 @@ def plot(results: Results, path: Path) -> None:
             panels.append((f"{kind.capitalize()}{title}", length, "steps per second", speed))
         memory = curves(results, ATTENTIONS, names, lambda c: c.peak)
         panels.append((f"Memory of training{title}", length, "MiB", memory))
-    plot_curves(path, panels, columns=3, note=caption(results))
-
-
-def read_sweep(folder: Path) -> list[dict[str, Any]]:
-    """The records of study `lra` in `folder`, its results or a part of them.
-
-    Raises UserError if there are none, or records of several settings.
-    """
-    study, found = read_study("lra"), sorted(folder.absolute().glob(PATTERN))
-    stores = [one for one in (folder.absolute(), *folder.absolute().parents) if (one / STORE).is_file()]
-    root = stores[0] if stores else found[0].parents[len(study.axes)] if found else folder
-    records = [
-        record
-        for record in read_records(root, study)
-        if (root / place_of(record)).is_relative_to(folder.absolute())
-    ]
-    if not records:
-        raise UserError(f"{folder} holds no record of scripts/study.sh lra")
-    settings = {f"{one['cell']['preset']}/{one['cell']['setting']}" for one in records}
-    if len(settings) > 1:
-        raise UserError(
-            f"{folder} holds runs of {', '.join(sorted(settings))}; name the folder of one of them"
-        )
-    return records
-
-
-def means_over_tasks(cells: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, float]]:
-    """Those of the five tasks that `cells` has, and its known attentions' mean accuracy over them.
-
-    Leaves out attentions that lack one of them. Raises UserError if all do.
-    """
-    tasks = [task for task in LRA_TITLES if any(cell["cell"]["task"] == task for cell in cells)]
-    means = {}
-    for name in ATTENTIONS:
-        own = [cell for cell in cells if cell["cell"]["method"] == name]
-        by_task = [[cell["found"]["accuracy"] for cell in own if cell["cell"]["task"] == x] for x in tasks]
-        if by_task and all(by_task):
-            means[name] = statistics.fmean(map(statistics.fmean, by_task))
-    if not means:
-        raise UserError("no attention was run on all tasks of the sweep; run what is missing first")
-    return tasks, means
-
-
-def plot_accuracy(results: Results, cells: Sequence[dict[str, Any]], about: str, path: Path) -> None:
-    """Accuracy of a sweep against training speed at the longest length, areas the peak memory, as a PNG.
-
-    Shows the attentions that have both, and all tasks of the sweep; UserError if there are none. `cells`:
-    records of study `lra` of one preset and setting; `about` says how the speed was measured.
-    """
-    length = max(results["settings"]["lengths"])
-    tasks, means = means_over_tasks(cells)
-    bubbles = []
-    for name, mean in means.items():
-        if found := measured(results, name).get(length):
-            method = ATTENTIONS[name]
-            bubbles.append(Bubble(method.label, method.color, 1 / found.median, mean, found.peak))
-    if not bubbles:
-        raise UserError(f"no attention has both an accuracy and a speed at length {length:,}; measure more")
-    steps = {cell["cell"]["task"]: cell["training"]["updates"] for cell in cells}
-    trained = ", ".join(
-        LRA_TITLES[task] + (f" ({steps[task]:,} updates)" if steps[task] else "") for task in tasks
-    )
-    plot_bubbles(
-        path,
-        bubbles,
-        title="Accuracy, speed and memory (area)",
-        x_label=f"training steps per second at {length:,} tokens",
-        y_label=f"mean accuracy on test over {len(tasks)} tasks, %",
-        note=f"Areas: {min(b.area for b in bubbles):,.0f} to {max(b.area for b in bubbles):,.0f} MiB. "
-        f"Accuracy: {cells[0]['cell']['preset']} on {trained}. Speed: {about}",
-    )
+    plot_curves(path, panels, asks=ASKS, columns=3, note=caption(results))
 
 
 def add_options(parser: Parser) -> None:
-    """What rows are, and what is drawn besides."""
+    """What rows are, and how often they are timed."""
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"
     )
@@ -322,13 +247,6 @@ def add_options(parser: Parser) -> None:
         help="for --lengths review: made by data-prep/lra.sh text --pipeline state-space",
     )
     parser.add_argument("--steps", type=count, metavar="N", help="timed steps (default: GPU 200, CPU 3)")
-    parser.add_argument(
-        "--sweep",
-        type=Path,
-        metavar="DIR",
-        help="records of scripts/study.sh lra of one preset and setting, such as "
-        "results/lra/lra_skyformer/short: their accuracies go into NAME_accuracy.png beside --out",
-    )
 
 
 def complaint(arguments: argparse.Namespace) -> str:
@@ -385,20 +303,7 @@ BENCHMARK = CostBenchmark(
     question=question,
     variant=lambda arguments: "_review" if arguments.data else "",
 )
-
-
-def main() -> None:
-    """Measure, then draw the accuracies of --sweep, which are read first."""
-    arguments = BENCHMARK.parse()
-    cells = read_sweep(arguments.sweep) if arguments.sweep else []
-    status = BENCHMARK.run(arguments, beside=[PICTURE] if cells else [])
-    if cells:
-        path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
-        results, picture = read_json(path), path.with_name(path.stem + PICTURE)
-        plot_accuracy(results, cells, caption(results), picture)
-        print(f"written: {shown_path(picture)}")
-    sys.exit(status)
-
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lab.data.lra.tasks import TASKS
 from lab.methods import ATTENTIONS, VANILLA, Method
+from lab.publish.plots import tint
 from lab.run.process import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
@@ -51,9 +52,9 @@ class SequenceMethod(Method):
     settings: Mapping[str, int] = field(default_factory=dict)
 
 
-def _reformer(rounds: int, style: str) -> SequenceMethod:
-    label, color = f"Reformer, {rounds} round{'s'[: rounds > 1]}", ATTENTIONS["reformer"].color
-    return SequenceMethod(label, color, style=style, plan="reformer", settings={"reformer_rounds": rounds})
+def _reformer(rounds: int, share: float) -> SequenceMethod:
+    label, color = f"Reformer, {rounds} round{'s'[: rounds > 1]}", tint(ATTENTIONS["reformer"].color, share)
+    return SequenceMethod(label, color, plan="reformer", settings={"reformer_rounds": rounds})
 
 
 SEQUENCE_METHODS = {
@@ -61,7 +62,7 @@ SEQUENCE_METHODS = {
         name: SequenceMethod(ATTENTIONS[name].label, ATTENTIONS[name].color, plan=name)
         for name in ("softmax", "elu", "lln_diag")
     },
-    **{f"reformer-{n}": _reformer(n, style) for n, style in ((1, ":"), (4, "--"), (8, "-"))},
+    **{f"reformer-{n}": _reformer(n, share) for n, share in ((1, 0.5), (4, 0.25), (8, 0))},
 }
 """What the costs of attention, images and speech compare, by the name in commands."""
 

@@ -11,18 +11,19 @@ from torch import Tensor
 
 from benchmarks.measuring import ENOUGH_MS, measure
 from benchmarks.operator_peers import BOTH, FORWARD, ours
-from benchmarks.operator_report import COLORS
 from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention
 from lab.files import write_json
 from lab.outputs import json_with
 from lab.provenance import environment
-from lab.publish.tables import markdown_table, spread, where
+from lab.publish.tables import markdown_table, ran_on, spread, where
 
 DIMS, LENGTH, ROWS = (32, 64, 128), 4096, 32
 PLAIN = "ours, no decay"
 DECAYED = ("ours, a decay per head", "ours, a decay per position")
 CHUNKS = (64, 128)
+COLORS = ("#56B4E9", "#0072B2", "#888888", "#000000")
+"""Ours in blue, as in `operator_report`; the formula in grey and black."""
 RESULT = json_with("environment", "main", "records")
 
 
@@ -93,8 +94,10 @@ def plot(result: dict, path: Path) -> None:
             Curve(name, color, dims, [least[name, dim] / least[PLAIN, dim] for dim in dims])
             for name, color in zip(names, COLORS, strict=False)
         ]
-        panels.append((part, "D", "time over that without decays", curves))
-    plot_curves(path, panels, note=f"Least times; {where(result['environment'])}.")
+        panels.append((part, "head width", "time over that without decays", curves))
+    asks = "How much more time do decays take, and how much the same formula in PyTorch?"
+    note = f"Batch times heads {ROWS}; least times. {ran_on([result['environment']])}"
+    plot_curves(path, panels, asks=asks, note=note)
 
 
 def decay_report(result: dict) -> str:

@@ -3,13 +3,24 @@
 import statistics
 from pathlib import Path
 
-from benchmarks.operator_peers import BOTH, FAST, FAST_TUNED, FLA, FORWARD, SOFTMAX
+from benchmarks.operator_peers import BOTH, FAST, FAST_TUNED, FLA, FORWARD, QUADRATIC, SOFTMAX
 from lab.publish.costs import Goal, goal_table
-from lab.publish.tables import markdown_table, spread, where
+from lab.publish.tables import markdown_table, ran_on, spread, where
 
 ONE_HEAD = "one head, forward + backward"
 DECODING, CACHE = "decoding", "softmax over a cache"
-COLORS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "0.4")
+COLORS = {
+    "ours, cuda": "#0072B2",
+    "ours, cpp": "#0072B2",
+    "ours, triton": "#56B4E9",
+    "ours, torch": "#999933",
+    FAST_TUNED: "#D55E00",
+    FAST: "#E69F00",
+    FLA: "#CC79A7",
+    QUADRATIC: "#888888",
+    SOFTMAX: "#000000",
+}
+"""One for each implementation in every picture, ours in blue; another precision has a tint."""
 
 
 def crossover_table(result: dict) -> str:
@@ -71,19 +82,26 @@ def _rates(result: dict) -> str:
 
 def plot(result: dict, path: Path) -> None:
     """Time against length, forward and forward + backward, medians, the heap kept. Needs matplotlib."""
-    from lab.publish.plots import Curve, plot_curves
+    from lab.publish.plots import PALEST, Curve, plot_curves, tint
 
-    panels = []
+    settings, panels = result["settings"], []
     for part in (FORWARD, BOTH):
         records = [r for r in result["records"] if r["part"] == part and r["heap"] in ("kept", "")]
         names = list(dict.fromkeys(r["name"] for r in records))
         curves = []
-        for name, color in zip(names, COLORS, strict=False):
+        for name in names:
+            plain = next((known for known in COLORS if name.startswith(known)), QUADRATIC)
+            color = COLORS[plain] if name == plain else tint(COLORS[plain], PALEST)
             mine = sorted((r for r in records if r["name"] == name), key=lambda r: r["length"])
             times = [statistics.median(r["ms"]) for r in mine]
             curves.append(Curve(name, color, [r["length"] for r in mine], times))
-        panels.append((part, "length", "milliseconds", curves))
-    plot_curves(path, panels, note=f"Medians; {where(result['environment'])}.")
+        panels.append((part, "length of the sequence, tokens", "milliseconds", curves))
+    asks = "From which length on is linear attention faster than softmax, and how fast is each form?"
+    note = (
+        f"Causal attention, batch {settings['batch']}, {settings['heads']} heads of {settings['dim']}, "
+        f"{settings['dtype']}; medians. {ran_on([result['environment']])}"
+    )
+    plot_curves(path, panels, asks=asks, note=note)
 
 
 def goals(result: dict) -> list[list[str]]:

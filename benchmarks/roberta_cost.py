@@ -49,6 +49,7 @@ QUICK = {"lengths": [64, 128], "rounds": 1, "steps": 1}
 MASKED_PART = 0.15
 LONG, MOST_PER_DOUBLING = 4096, 2.2
 OUT_OF_MEMORY = "OOM"
+ASKS = "How do time and memory of a training step of RoBERTa grow with the length?"
 
 
 def encoder_settings(architecture: str, size: Size) -> dict[str, Any]:
@@ -217,7 +218,7 @@ def plot(results: Results, path: Path) -> None:
         memory = curves(results, METHODS, names, lambda c: c.peak)
         panels.append((f"Time of a training step{title}", length, "seconds", time))
         panels.append((f"Peak memory of a training step{title}", length, "MiB", memory))
-    plot_curves(path, panels, columns=2, note=caption(results))
+    plot_curves(path, panels, asks=ASKS, columns=2, note=caption(results))
 
 
 def add_options(parser: Parser) -> None:

@@ -10,7 +10,6 @@ minutes; the machine should do nothing else.
 
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 if not (find_spec("torch") and find_spec("benchmarks")):
@@ -26,7 +25,6 @@ from benchmarks.worker import measure_steps
 from lab.console import run_command
 from lab.papers import read_table
 from lab.publish.costs import Cell, Results, cell, measured_on, ratio, shown
-from lab.publish.plots import Bubble, plot_bubbles, plot_curves
 from lab.publish.tables import markdown_table, spread
 from lab.publish.tables import shown as or_dash
 
@@ -173,21 +171,6 @@ def caption(results: Results) -> str:
     )
 
 
-def plot(results: Results, path: Path) -> None:
-    """Time against peak memory, a disc for each attention."""
-    bubbles = []
-    for name in results["settings"]["architectures"]:
-        known = found(results, name)
-        if known is not None and known.status == "ok":
-            method = SEQUENCE_METHODS[name]
-            bubbles.append(Bubble(method.label, method.color, known.peak, known.median, 0.0))
-    title, x_label, y_label = "Training step of a speech encoder", "peak memory, MiB", "seconds"
-    if bubbles:
-        plot_bubbles(path, bubbles, title=title, x_label=x_label, y_label=y_label, note=caption(results))
-    else:
-        plot_curves(path, [(title, x_label, y_label, [])], note=caption(results))
-
-
 def settings_for(device: str, quick: bool) -> dict[str, Any]:
     """What is measured."""
     size, plan = (TINY, QUICK) if quick else (PAPER, {**FULL, "utterances": UTTERANCES[device]})
@@ -201,7 +184,6 @@ BENCHMARK = CostBenchmark(
     300,
     settings_for,
     markdown,
-    plot,
     question=lambda arguments, settings, case: {"tokens": settings["utterances"] * case["length"]},
 )
 main = BENCHMARK.main

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 class Method:
     """A method of the tables: a mechanism in every layer of a model, or TransNormer's two.
 
-    `label` is what a reader sees; `color` the one colour of the method in every plot (Okabe and Ito's and
-    Tol's sets, which colour-blind readers can read). `language_model` is fairseq's name of the architecture,
-    `encoder` that of the encoder's YAML; "" where there is none. `transnormer` is the row of the method in
-    TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or "". `quadratic`: cost grows with the square
-    of the length. `style` is matplotlib's style of its curves.
+    `label` is what a reader sees; `color` the one colour of the method in every plot, and of no other method
+    (first from Okabe and Ito's and Tol's sets, which colour-blind readers can read). `language_model` is
+    fairseq's name of the architecture, `encoder` that of the encoder's YAML; "" where there is none.
+    `transnormer` is the row of the method in TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or
+    "". `quadratic`: cost grows with the square of the length. `style` is matplotlib's style of its curves.
     """
 
     label: str
@@ -146,55 +146,55 @@ _ALL: Sequence[Mechanism] = (
         "d × e",
         Method("GLA", "#CC6677", "gated_linear_lm"),
     ),
-    # Encoders only, whose colours are used a second time.
+    # Encoders only.
     Mechanism(
         "nystromformer",
         "Nyström landmarks",
         "O(N m d + m³)",
-        method=Method("Nyströmformer", "#0072B2", "", "nystromformer", "", "Nystromformer"),
+        method=Method("Nyströmformer", "#5874E4", "", "nystromformer", "", "Nystromformer"),
     ),
     Mechanism(
         "linformer",
         "keys and values projected to r slots",
         "O(N r d)",
-        method=Method("Linformer", "#D55E00", "", "linformer"),
+        method=Method("Linformer", "#6E3712", "", "linformer"),
     ),
     Mechanism(
         "skyformer",
         "Gaussian kernel through landmarks",
         "O(N m d + m³)",
-        method=Method("Skyformer", "#CC79A7", "", "skyformer"),
+        method=Method("Skyformer", "#AD3ADF", "", "skyformer"),
     ),
     Mechanism(
         "kernelized",
         "Gaussian kernel",
         "O(N² d)",
-        method=Method("Kernelized", "#E69F00", "", "kernelized", quadratic=True),
+        method=Method("Kernelized", "#D89264", "", "kernelized", quadratic=True),
     ),
     Mechanism(
         "informer",
         "exact for c queries, mean for the others",
         "O(N c d)",
-        method=Method("Informer", "#009E73", "", "informer"),
+        method=Method("Informer", "#2EB82E", "", "informer"),
     ),
     Mechanism(
         "reformer",
         "buckets by hashing",
         "O(rounds · N C d)",
         "C per round and bucket",
-        Method("Reformer", "#882255", "", "reformer", "", "Reformer"),
+        Method("Reformer", "#DF3A4A", "", "reformer", "", "Reformer"),
     ),
     Mechanism(
         "bigbird",
         "neighbouring, global and random blocks",
         "O(N C d)",
-        method=Method("BigBird", "#332288", "", "bigbird"),
+        method=Method("BigBird", "#195766", "", "bigbird"),
     ),
     Mechanism(
         "longformer",
         "window and one global token",
         "O(N w d)",
-        method=Method("Longformer", "#56B4E9", "", "longformer", "", "Longformer"),
+        method=Method("Longformer", "#34532D", "", "longformer", "", "Longformer"),
     ),
 )
 MECHANISMS = {one.name: one for one in _ALL}

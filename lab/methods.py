@@ -1,7 +1,6 @@
 """The compared methods as language models and as encoders, in the order of the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle, product
 
 from conventions.mechanisms import MECHANISMS, OWN, Method
 
@@ -33,7 +32,7 @@ MAIN_LANGUAGE_MODELS = (VANILLA, *TRANSNORMERS, "linear_transformer_lm")
 # Those of the papers' own methods: the ones that are fine-tuned.
 MAIN_ENCODERS = (SOFTMAX, *TRANSNORMERS, "lln", "lln_diag", "linear")
 # Panels of a plot in which all of them are drawn, and with them the order of the tables. The first of each is
-# the common yardstick; no colour occurs twice in a panel.
+# the common yardstick.
 LANGUAGE_MODEL_PANELS = {
     "Linear attention of the papers": (*MAIN_LANGUAGE_MODELS, "lln_lm", "lln_diag_lm"),
     "Methods they compare with": (VANILLA, *(method.language_model for method in OTHERS)),
@@ -66,11 +65,10 @@ ATTENTION_PANELS = {
 }
 
 
-# NormAttention is TransNormer's: it has the colour of T1, with which it is in no figure.
-NORM_ATTENTION = Method("NormAttention", "#0072B2", transnormer="NormAttention")
+NORM_ATTENTION = Method("NormAttention", "#2020C5", transnormer="NormAttention")
 KERNELS = {
-    "quadratic": Method("quadratic", "#999933"),
-    "relu": Method("ReLU", "#56B4E9"),
+    "quadratic": Method("quadratic", "#402D53"),
+    "relu": Method("ReLU", "#126E12"),
 }
 """Kernels of attention that LLN's analysis compares with; no models."""
 
@@ -112,26 +110,3 @@ def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:
         "Performer here is in performer-pytorch's form: FAVOR+ with orthogonal features, the same in "
         "training and evaluation. The papers' figures are of other forms (docs/peers.md)."
     ]
-
-
-COLORS = (
-    "#000000",
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#882255",
-    "#332288",
-    "#999933",
-    "#56B4E9",
-)
-STYLES = ("-", "--", ":", "-.")
-
-
-def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
-    """Colour and line style of each row: those of the method, or the next ones that no method here has."""
-    named = {row: (NAMED[row[0]].color, "-") for row in rows if row[0] in NAMED}
-    looks = [(color, style) for style, color in product(STYLES, COLORS)]
-    free = cycle(look for look in looks if look not in named.values())
-    return named | {row: next(free) for row in rows if row not in named}

@@ -16,7 +16,10 @@ def read_table(name: str) -> list[dict[str, str]]:
 
 
 def statements() -> list[dict[str, str]]:
-    """What the papers say about the figures of the analysis, in our words, and ranges they name."""
+    """What the papers say about the figures of the analysis, in our words, and ranges they name.
+
+    `asks` is the question that the picture answers; a figure without a question has no picture.
+    """
     return _rows(STATEMENTS)
 
 

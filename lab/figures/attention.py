@@ -37,6 +37,7 @@ from user_dir.analysis import (
 )
 from user_dir.attention.diag import DiagAttention
 
+NEAR = (0, 0.5)
 RATIOS = [0.01, 0.02, 0.05, *(i / 20 for i in range(2, 21))]
 MAP_LENGTH, MAP_LAYERS = 64, 2
 
@@ -155,6 +156,7 @@ def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) 
         ("All layers", slice(None)),
     ):
         panel = figure.lines(title, "neighbourhood, share of N", "share of attention")
+        panel["x_range"] = NEAR  # all of the row has all of the attention, whatever the method
         for one in models:
             if len(one.curves[part]):
                 panel.curve(one.label, RATIOS, one.curves[part].mean(0).tolist(), one.method)
@@ -205,12 +207,12 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> R
         words = [
             trained.task.source_dictionary[token].replace("▁", "") or "_" for token in tokens[0].tolist()
         ]
-        for given in inputs(trained.model, tokens)[:MAP_LAYERS]:
+        for layer, given in enumerate(inputs(trained.model, tokens)[:MAP_LAYERS], 1):
             matrix = attention_matrix(given.module, given.x, causal=given.causal)
             figure.panels.append(
                 {
                     "kind": "map",
-                    "title": f"{label_of(trained)}, {given.name}",
+                    "title": f"{label_of(trained)}, layer {layer}",
                     "tokens": words,
                     "values": normalized_rows(matrix)[0].mean(0),
                     "color_bar": len(figure.panels) % MAP_LAYERS == 1,

@@ -38,9 +38,9 @@ def publish(options: Namespace, name: str, settings: Record, make: Callable[[], 
         return {"name": name, "settings": settings, **rounded(make()), **environment("cpu")}
 
     record = once(path, mark, complete, f"{options.what}, {name}")
-    if not path.with_suffix(PICTURE).is_file():
-        write_figure(path)
-    print(f"{options.what}, {name}: {shown_path(path.with_suffix('.png'))}", flush=True)
+    picture = path.with_suffix(PICTURE)
+    drawn = picture.is_file() or write_figure(path)
+    print(f"{options.what}, {name}: {shown_path(picture if drawn else path)}", flush=True)
     for found in record.get("checks", []):
         if found["verdict"] != CONFIRMED:
             print(f"  {found['verdict']}: {found['statement']}: {found['measured']}", flush=True)
@@ -55,8 +55,8 @@ def redraw(options: Namespace) -> None:
     for path in paths:
         check_output(path, FIGURE, beside=(PICTURE,))
     for path in paths:
-        write_figure(path)
-        print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)
+        if write_figure(path):
+            print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)
 
 
 def rounded(value: Any) -> Any:

@@ -20,6 +20,7 @@ from lab.figures.theory import (
     softmax_log_weights,
 )
 from lab.papers import statement
+from lab.publish.analysis import PEAKS
 from user_dir.analysis import LogNormality, entropy, fenton, log_normality, normalized_rows
 from user_dir.attention.parts.moment_matching import constants, fit_moment_matching
 
@@ -119,6 +120,7 @@ def densities(length: int, head_dim: int) -> Record:
     found = {name: log_normality(log) for name, log in logs.items()}
     figure = Figure("Log-normality")
     panel = figure.lines("Density of ln P, σ = 1", "ln P", "density")
+    panel["labels"] = PEAKS
     for name in list(logs)[:3]:
         heights, edges = np.histogram(logs[name].numpy(), bins=BINS, density=True)
         middles = ((edges[1:] + edges[:-1]) / 2).tolist()

@@ -46,18 +46,17 @@ def _paper(options: Namespace) -> Record:
     for row in read_table("transnormer_07_lra_speed"):
         if row["model"] in accuracy and row[column] != "-":
             key = key_of(row["model"])
-            bubbles.append(_bubble(key, float(row[column]), accuracy[row["model"]], 0.0))
+            bubbles.append(_bubble(key, float(row[column]), accuracy[row["model"]]))
     kind = "training" if options.speed == "train" else "inference"
     figure = Figure(
         "Accuracy and speed, as the paper's tables have them",
         x_label=f"{kind} steps per second at {options.length}",
         y_label="mean accuracy on Long Range Arena, %",
         bubbles=bubbles,
-        inverted=False,
     )
     return figure.record(
-        "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
-        "are in none of its tables."
+        "TransNormer, Tables 6 and 7; methods in both. The figure's circles are memory, which none of "
+        "its tables has."
     )
 
 
@@ -69,20 +68,18 @@ def _measured(results: Record, tokens: int) -> Record:
         if record is not None and cost is not None and cost.status == "ok":
             key = "elu" if name == LINEAR else name
             loss = record["found"]["valid"]["bits"]
-            bubbles.append(_bubble(key, tokens / cost.median, loss, cost.peak))
-    areas = [bubble["area"] for bubble in bubbles]
+            bubbles.append(_bubble(key, tokens / cost.median, loss))
     figure = Figure(
-        "Loss, speed and memory, measured here",
+        "Loss and speed, measured here",
         x_label=f"training tokens per second at {tokens:,} tokens",
         y_label="bits per masked token (WikiText-2, valid)",
         bubbles=bubbles,
-        inverted=True,
     )
     return figure.record(
-        f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
-        f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}"
+        "Loss: the small encoders of results/roberta/README.md, at 128 tokens, most of which are on a "
+        f"plateau. Speed: float32, {measured_on(results)}"
     )
 
 
-def _bubble(key: str, x: float, y: float, area: float) -> Record:
-    return {"label": ANALYSED[key].label, "method": key, "x": x, "y": y, "area": area}
+def _bubble(key: str, x: float, y: float) -> Record:
+    return {"label": ANALYSED[key].label, "method": key, "x": x, "y": y}

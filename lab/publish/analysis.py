@@ -3,16 +3,20 @@
 A record holds `panels`, each of one `kind`:
 
 * lines: `curves` of `x`, `y` and, for a band, `low` and `high`; `scales` "log" or "linear" for both axes;
+  `x_range`, the part that is drawn; `labels`, "peaks" for names beside the highest points;
 * bars: `groups`, the names below the bars, and `series` with a value for each of them;
 * map: an attention matrix `values`, shown as log10(N P) from -2 to 2 around uniform attention, zeros white.
 
-A curve has the colour of its `method` (a key of `methods.ANALYSED`), or of its place `shade` from 0 to 1 on a
-scale, for layers, or is grey. The same JSON file gives the same PNG, byte for byte.
+A curve has the colour of its `method` (a key of `methods.ANALYSED`; several of one in a panel have tints),
+or of its place `shade` from 0 to 1 on a scale, for layers, or is grey. The same JSON file gives the same PNG,
+byte for byte.
 """
 
 import fnmatch
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +33,23 @@ from lab.errors import UserError
 from lab.files import read_json, shown_path, write_atomically
 from lab.methods import ANALYSED
 from lab.outputs import check_output, is_generated, marked
-from lab.papers import statements
-from lab.publish.plots import Bubble, Curve, label_ends, plot_bubbles, save_figure
+from lab.papers import statement, statements
+from lab.publish.plots import (
+    PALEST,
+    Curve,
+    Point,
+    label_ends,
+    label_points,
+    on_scale,
+    plot_points,
+    save_figure,
+    tint,
+)
 from lab.publish.tables import markdown_table, where
 
 GREY = "#777777"
-WIDTH, HEIGHT = 5.2, 4.2  # inches of a panel; a map is square
+WIDTH, HEIGHT, ALONE = 5.2, 4.2, 7.0  # inches of a panel, and the width of one alone; a map is square
+PEAKS = "peaks"  # where the names of curves stand
 REACH = 2  # of the colours of a map, in powers of ten around uniform attention
 Panel = dict[str, Any]
 HEAD = """# What attention does
@@ -50,21 +65,21 @@ the figures; all of them are far below the bits of token frequencies.
 """
 
 
-def write_figure(path: Path) -> None:
-    """The PNG of the JSON file `path`, beside it."""
-    record = read_json(path)
+def write_figure(path: Path) -> bool:
+    """The PNG of the JSON file `path`, beside it; False for a figure that has no picture."""
+    record, asks = read_json(path), statement(f"{path.parent.name}/{path.stem}")["asks"]
+    if not asks:
+        return False
+    picture, note = path.with_suffix(".png"), f"{record['note']} {where(record)} ({record['date']})."
     if "bubbles" in record:
-        bubbles = [
-            Bubble(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"], b["area"])
-            for b in record["bubbles"]
-        ]
-        labels = {key: record[key] for key in ("title", "x_label", "y_label", "note")}
-        plot_bubbles(path.with_suffix(".png"), bubbles, inverted=record["inverted"], **labels)
-        return
+        points = [Point(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"]) for b in record["bubbles"]]
+        labels = {key: record[key] for key in ("x_label", "y_label")}
+        plot_points(picture, points, asks=asks, note=note, **labels)
+        return True
     panels = record["panels"]
     columns = min(record.get("columns", len(panels)), len(panels))
     rows = math.ceil(len(panels) / columns)
-    size = (WIDTH * columns, HEIGHT * rows)
+    size = (ALONE if columns == 1 else WIDTH * columns, HEIGHT * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     painters = {"lines": _lines, "bars": _bars, "map": _map}
     for axis, panel in zip(axes.flat, panels, strict=False):
@@ -74,15 +89,22 @@ def write_figure(path: Path) -> None:
         painters[panel["kind"]](axis, panel)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    save_figure(figure, path.with_suffix(".png"), record["note"])
+    save_figure(figure, picture, asks, note)
+    return True
 
 
-def _color(curve: dict[str, Any]) -> Any:
-    if curve.get("method"):
-        return ANALYSED[curve["method"]].color
-    if curve.get("shade") is not None:
-        return matplotlib.colormaps["viridis"](0.9 * curve["shade"])
-    return GREY
+def _colors(curves: Sequence[dict[str, Any]]) -> list[str]:
+    """A colour for each curve: its method's, in tints where there are several of one; its shade; or grey."""
+    methods = [curve.get("method") for curve in curves]
+    found, seen = [], Counter()
+    for curve, method in zip(curves, methods, strict=True):
+        if method:
+            share = PALEST * seen[method] / max(1, methods.count(method) - 1)
+            found.append(tint(ANALYSED[method].color, share))
+            seen[method] += 1
+        else:
+            found.append(GREY if curve.get("shade") is None else on_scale(0.9 * curve["shade"]))
+    return found
 
 
 def _lines(axis: Axes, panel: Panel) -> None:
@@ -91,15 +113,18 @@ def _lines(axis: Axes, panel: Panel) -> None:
     x_scale, y_scale = panel.get("scales", ("linear", "linear"))
     axis.set_xscale(x_scale)
     axis.set_yscale(y_scale)
+    first, last = panel.get("x_range", (-math.inf, math.inf))
     shown = []
-    for curve in panel["curves"]:
+    for curve, color in zip(panel["curves"], _colors(panel["curves"]), strict=True):
         pairs = [
-            (x, y) for x, y in zip(curve["x"], curve["y"], strict=True) if y is not None and math.isfinite(y)
+            (x, y)
+            for x, y in zip(curve["x"], curve["y"], strict=True)
+            if y is not None and math.isfinite(y) and first <= x <= last
         ]
         if not pairs:
             continue
         x, y = zip(*pairs, strict=True)
-        color, style = _color(curve), curve.get("style", "-")
+        style = curve.get("style", "-")
         axis.plot(x, y, style, color=color, lw=1.7, ms=4)
         if "low" in curve:
             axis.fill_between(curve["x"], curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
@@ -111,7 +136,16 @@ def _lines(axis: Axes, panel: Panel) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if "y_range" in panel:
         axis.set_ylim(*panel["y_range"])
-    label_ends(axis, shown, y_scale == "log")
+    if panel.get("labels") == PEAKS:
+        _label_peaks(axis, shown)
+    else:
+        label_ends(axis, shown, y_scale == "log")
+
+
+def _label_peaks(axis: Axes, curves: Sequence[Curve]) -> None:
+    """The name of each curve beside its highest point, for densities, all of which end at zero."""
+    tops = [(curve, *max(zip(curve.y, curve.x, strict=True))) for curve in curves]
+    label_points(axis, [Point(curve.label, curve.color, x, y) for curve, y, x in tops])
 
 
 def _few_labels(one: Axis) -> None:
@@ -199,14 +233,9 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
     """One figure: the paper's statement, the picture, the tests, and where it was made."""
     span = " to ".join(value for value in (row["low"], row["high"]) if value)
     said = row["statement"] + (f" ({span})" if span else "")
-    lines = [
-        f"## {record['title']}",
-        "",
-        f"**{row['source']}:** {said}",
-        "",
-        f"![{record['title']}]({name}.png)",
-        "",
-    ]
+    lines = [f"## {record['title']}", "", f"**{row['source']}:** {said}", ""]
+    if row["asks"]:
+        lines += [f"![{row['asks']}]({name}.png)", ""]
     lines += [record["note"], ""]
     if "training" in record:
         lines += [trained(record["training"]), ""]

@@ -9,14 +9,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lab.methods import LANGUAGE_MODELS, label_of, looks_of
-from lab.publish.plots import Curve, plot_curves
-from lab.publish.tables import Section, grouped, markdown_table, note_of_seed, of_first_seed
+from lab.methods import LANGUAGE_MODELS, label_of
+from lab.publish.plots import Curve, colors_of, plot_curves, tint
+from lab.publish.tables import Section, grouped, markdown_table, note_of_seed, of_first_seed, where
 from lab.store import Record
 
 MIB = 2**20
 READINGS = {"read apart": "apart", "read with state": "carried"}
-STYLES = {"apart": "--", "carried": "-"}
+APART = 0.5
+"""The share of white in the colours of models that were trained without carried state."""
+ASKS = "Read from end to end, do models trained with carried state predict later text better than others?"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -67,7 +69,8 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for title, (unit, key, size) in measures.items():
         curve = Curve(label, color, ends, [bucket[key] / size for bucket in buckets])
         panels.append((title, "position, tokens", unit, [curve]))
-    plot_curves(path, panels, note=caption(result))
+    asks = "Read with carried state, do perplexity, speed and memory stay the same at later positions?"
+    plot_curves(path, panels, asks=asks, note=f"float32; {where(result['environment'])}. {caption(result)}")
 
 
 def tables(section: Section) -> list[str]:
@@ -113,20 +116,18 @@ def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | Non
 def draw_positions(section: Section, source: str, path: Path) -> None:
     """Perplexity by position with carried state, a panel per segment: the first seed."""
     shown, panels = of_first_seed(section.records), []
-    looks = looks_of([(record["cell"]["model"],) for record in shown])
-    colors = {model: color for (model,), (color, _) in looks.items()}
+    colors = colors_of(list(dict.fromkeys((record["cell"]["model"],) for record in shown)))
     for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
-        curves = [_curve(record, colors[record["cell"]["model"]]) for record in group]
+        curves = [_curve(record, colors[record["cell"]["model"],]) for record in group]
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
-    note = f"Trained with carried state (solid) and without (dashed). {note_of_seed(shown)}"
-    plot_curves(path, panels, note=note, source=source)
+    plot_curves(path, panels, asks=ASKS, note=note_of_seed(shown), source=source)
 
 
 def _curve(record: Record, color: str) -> Curve:
-    model, buckets = record["cell"]["model"], record["found"]["carried"]["buckets"]
+    buckets, apart = record["found"]["carried"]["buckets"], record["cell"]["way"] == "apart"
+    label = label_of(record["cell"]["model"])
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    way = record["cell"]["way"]
-    return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
+    return Curve(f"{label}, trained apart", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
 
 
 PICTURES = {"positions": draw_positions}

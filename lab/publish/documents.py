@@ -12,7 +12,9 @@ from pathlib import Path
 
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, read_json, shown_path
-from lab.publish.tables import where
+from lab.methods import label_of
+from lab.publish.tables import grouped, markdown_table, where
+from lab.store import STORE, stored
 
 WIDTH = 118  # of the prose around a paragraph
 OPERATOR = "benchmarks/operator_cost.py"
@@ -22,6 +24,7 @@ DOCUMENTS = (
     ROOT / "docs" / "commands.md",
     ROOT / "docs" / "mechanisms.md",
     ROOT / "docs" / "operator.md",
+    ROOT / "docs" / "perplexity.md",
 )
 
 
@@ -45,10 +48,37 @@ def faults(path: Path) -> str:
     return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({where(record)})", WIDTH)
 
 
+def perplexity_example(*studies: str) -> str:
+    """TransNormer T1's perplexities in some studies, and how that per word follows from bits and counts."""
+    rows, sums = [], []
+    for study in studies:
+        record = stored(RESULTS / study)[Path("transnormer_t1", "seed1.json")]
+        test, pieces = record["found"]["test"], record["data"]["vocabulary"]
+        bits, tokens, words = test["bits"], test["tokens"], test["words"]
+        figures = (f"{bits:.4f}", f"{test['perplexity']:.2f}", f"{test['perplexity_per_word']:.2f}")
+        rows.append([f"{study}, {pieces:,} pieces", f"{tokens:,}", f"{words:,}", *figures])
+        per_word = 2 ** (bits * tokens / words)
+        sums.append(f"2^({bits:.4f} · {tokens:,} / {words:,}) = {per_word:.1f}")
+    header = ["", "tokens", "words", "bits per token", "perplexity per token", "per word"]
+    return f"{markdown_table(header, rows)}\n\nPer word: {', and '.join(sums)}."
+
+
+def context_window(folder: Path) -> str:
+    """Perplexity per word by the tokens that every token sees at least; a row for each model."""
+    records = sorted(map(read_json, folder.glob("*.json")), key=lambda one: one["context_window"])
+    windows = sorted({one["context_window"] for one in records})
+    rows = []
+    for name, group in grouped(records, lambda one: one["architecture"]).items():
+        found = {one["context_window"]: f"{one['perplexity_per_word']:,.1f}" for one in group}
+        rows.append([label_of(name), *(found.get(window, "–") for window in windows)])
+    header = ["`--context-window`: perplexity per word on test", *map(str, windows)]
+    return markdown_table(header, rows)
+
+
 def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:
     """The table of a record, or which script would measure it."""
     path = RESULTS / record
-    return table(path) if path.is_file() else f"Not measured yet; `{script}` measures it."
+    return table(path) if path.exists() else f"Not measured yet; `{script}` measures it."
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
@@ -65,6 +95,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
         OPERATOR,
         partial(operator_table, title="forward + backward, milliseconds"),
     ),
+    "perplexity": partial(
+        made_of, f"lm_long/{STORE}", "scripts/study.sh lm_long", lambda _: perplexity_example("lm", "lm_long")
+    ),
+    "context_window": partial(made_of, "measured/context_window", "scripts/eval_ppl.sh", context_window),
     "faults": partial(made_of, "measured/fault_check.json", "scripts/lab.sh check faults", faults),
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.methods import ENCODER_PANELS, ENCODERS
+from lab.methods import ENCODER_PANELS, ENCODERS, groups
 from lab.publish.glue import PAPERS, average_with_note, paper_table
 from lab.publish.plots import Curve, plot_curves
 from lab.publish.tables import Section, markdown_table, note_of_seed, of_first_seed
+
+ASKS = "Which encoders learn more than the frequencies of tokens, and after how many updates?"
 
 
 def tables(section: Section) -> list[str]:
@@ -44,10 +46,11 @@ def draw_curves(section: Section, source: str, path: Path) -> None:
             x, y = zip(*means(points), strict=True)
             curves[record["cell"]["method"]] = Curve(method.label, method.color, x, y)
     panels = [
-        (title, "updates", "bits per masked token", [curves[name] for name in names if name in curves])
-        for title, names in ENCODER_PANELS.items()
+        (title.strip(), "updates", "bits per masked token, train", [curves[name] for name in names])
+        for title, names in groups(list(curves), ENCODER_PANELS).items()
     ]
-    plot_curves(path, panels, note=note_of_seed(shown), log=False, markers=False, source=source)
+    note = note_of_seed(shown)
+    plot_curves(path, panels, asks=ASKS, note=note, log=False, markers=False, source=source)
 
 
 def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[float, float]]:

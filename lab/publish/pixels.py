@@ -13,6 +13,7 @@ from lab.store import Record
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}
 TRUE = "test images"
+ASKS = "What do images look like that each model draws, or completes below the given upper half?"
 
 
 def draw_samples(section: Section, source: str, path: Path) -> None:
@@ -29,7 +30,7 @@ def draw_samples(section: Section, source: str, path: Path) -> None:
             show_row(axis, record, way, label if axis is row[0] else "")
     for axis, title in zip(axes[1], WAYS.values(), strict=True):
         axis.set_title(title, loc="left", fontsize=11)
-    save_figure(figure, path, note_of_seed(list(shown.values())), source)
+    save_figure(figure, path, ASKS, note_of_seed(list(shown.values())), source)
 
 
 def show_row(axis: Axes, record: Record, which: str, label: str) -> None:

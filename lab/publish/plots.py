@@ -1,19 +1,23 @@
-"""Line plots for people: log axes where asked, curves named where they end, units on the axes."""
+"""Line plots for people: a question above, log axes where asked, curves named where they end, units."""
 
 import io
 import itertools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
@@ -21,18 +25,27 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from lab.files import write_atomically
+from lab.methods import NAMED
+from lab.publish.tables import grouped
 
 MOST_TICKS = 8  # named places of a logarithmic x axis
-LARGEST_BUBBLE = 2500.0  # points squared
 NOTE_LINE, NOTE_GAP = 0.16, 0.14  # inches for a line of the note, and around it
-LABEL_STEP = 13.0  # points between two names of bubbles
-COLORS = 48  # of a picture
+DOT = 6.0  # pixels around a point that no name covers
+LABEL_STEP = 13.0  # points between two names of points
+COLORS, DPI = 64, 120  # of a picture
+LAST_OF_SCALE = 0.85  # the last place on `on_scale`, whose end is too pale
+PALEST = 0.5  # how far towards white the last of several variants of a method goes
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
+LABEL_PLACE = 1.04  # where labels begin, as a part of the panel's width
+QUESTION, QUESTION_LINE, QUESTION_GAP = 12, 0.22, 0.12  # points, inches for a line of it, and around it
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line, its name written at its end unless empty; `style` is matplotlib's line style."""
+    """One line, its name written at its end unless empty; `style` is matplotlib's line style.
+
+    A style alone never tells two lines apart: each has its own colour, or `tint`, and its own name.
+    """
 
     label: str
     color: str
@@ -42,14 +55,13 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Bubble:
-    """A method at a point; `area` in any unit that grows with it, 0 for nothing."""
+class Point:
+    """A method at a point."""
 
     label: str
     color: str
     x: float
     y: float
-    area: float
 
 
 Panel = tuple[str, str, str, list[Curve]]
@@ -59,6 +71,7 @@ def plot_curves(
     path: Path,
     panels: Sequence[Panel],
     *,
+    asks: str,
     note: str,
     columns: int | None = None,
     log: bool = True,
@@ -70,6 +83,7 @@ def plot_curves(
     Args:
         path: the PNG, written in one piece.
         panels: panels without curves stay empty, with their title.
+        asks: the question that the picture answers, printed above it.
         note: printed below: what was measured, where, when.
         columns: panels side by side, of which their number is a multiple; default: all. With logarithmic
             axes, those below each other share the range of their y axis.
@@ -81,13 +95,14 @@ def plot_curves(
     if log:
         panels = [(*texts, _positive(curves)) for *texts, curves in panels]
     figure = draw_curves(panels, columns, log, markers)
-    save_figure(figure, path, note, source)
+    save_figure(figure, path, asks, note, source)
 
 
 def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
     """The panels of `plot_curves`, which explains the arguments, as a figure of matplotlib's."""
     rows = len(panels) // columns
-    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.6 * rows), squeeze=False)
+    size = ((5.2 if columns > 1 else 7) * columns, 4.6 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     for place, (axis, (title, x_label, y_label, curves)) in enumerate(zip(axes.flat, panels, strict=True)):
         axis.set_title(title, loc="left", fontsize=12)
         axis.set_xlabel(x_label)
@@ -103,63 +118,47 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
     return figure
 
 
-def plot_bubbles(
-    path: Path,
-    bubbles: Sequence[Bubble],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    note: str,
-    inverted: bool = False,
+def plot_points(
+    path: Path, points: Sequence[Point], *, asks: str, x_label: str, y_label: str, note: str
 ) -> None:
-    """Write a PNG with a named disc per method, x logarithmic; arguments as for `plot_curves`.
-
-    `inverted`: y falls upwards, for figures of which less is better.
-    """
+    """Write a PNG with a named dot per method, x logarithmic; arguments as for `plot_curves`."""
     figure, axis = plt.subplots(figsize=(8.0, 5.6))
-    axis.set_title(title, loc="left", fontsize=12)
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(True, color="0.92")
     axis.set_xscale("log")
     axis.margins(0.15)
-    axis.set_axisbelow(True)
-    if inverted:
-        axis.invert_yaxis()
-    largest = max(bubble.area for bubble in bubbles)
-    for bubble in sorted(bubbles, key=lambda b: -b.area):
-        size = LARGEST_BUBBLE * bubble.area / largest if largest else 0.0
-        axis.scatter(bubble.x, bubble.y, s=size, color=bubble.color, alpha=0.45, linewidths=0)
-        axis.plot(bubble.x, bubble.y, ".", color=bubble.color)
+    for point in points:
+        axis.plot(point.x, point.y, "o", color=point.color, ms=6)
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(_plain))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    _label_bubbles(axis, bubbles)
-    save_figure(figure, path, note)
+    label_points(axis, points)
+    save_figure(figure, path, asks, note)
 
 
-def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
-    """Each name where it covers no other: beside its point, or further up or down with a line to it."""
+def label_points(axis: Axes, points: Sequence[Point]) -> None:
+    """Each name where it covers no other and no point: beside its own, or up or down with a line to it."""
     axis.figure.draw_without_rendering()  # the limits of the axes decide where names are
     renderer = axis.figure.canvas.get_renderer()
-    taken: list[Bbox] = []
-    for bubble in sorted(bubbles, key=lambda b: (b.y, b.x)):
+    places = axis.transData.transform([(point.x, point.y) for point in points])
+    taken = [Bbox.from_bounds(x - DOT / 2, y - DOT / 2, DOT, DOT) for x, y in places]
+    for point in sorted(points, key=lambda one: (one.y, one.x)):
         text = None
         for steps, side in itertools.product(range(12), (1, -1)):
             if text is not None:
                 text.remove()
             height = 4 + LABEL_STEP * ((steps + 1) // 2) * (-1) ** steps
             text = axis.annotate(
-                bubble.label,
-                (bubble.x, bubble.y),
+                point.label,
+                (point.x, point.y),
                 xytext=(6 * side, height),
                 textcoords="offset points",
                 ha="left" if side > 0 else "right",
-                color=bubble.color,
+                color=point.color,
                 fontsize=9,
-                arrowprops={"arrowstyle": "-", "color": bubble.color, "lw": 0.6} if steps > 2 else None,
+                arrowprops={"arrowstyle": "-", "color": point.color, "lw": 0.6} if steps > 2 else None,
             )
             text.update_positions(renderer)
             box = Text.get_window_extent(text, renderer)  # without the line
@@ -168,26 +167,78 @@ def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
         taken.append(box)
 
 
-def save_figure(figure: Figure, path: Path, note: str, source: str = "") -> None:
-    """Write the figure with `note` below its panels."""
-    lines = textwrap.wrap(note, int(15 * figure.get_figwidth()))
-    below = (NOTE_LINE * len(lines) + NOTE_GAP) / figure.get_figheight()
+def save_figure(figure: Figure, path: Path, asks: str, note: str, source: str = "") -> None:
+    """Write the figure with the question that it answers above its panels and `note` below them."""
+    width, height = figure.get_size_inches()
+    question = textwrap.wrap(asks, int(9.5 * width))
+    lines = textwrap.wrap(note, int(15 * width))
+    above = QUESTION_LINE * len(question) + QUESTION_GAP
+    below = NOTE_LINE * len(lines) + NOTE_GAP
+    figure.set_size_inches(width, height + above)
+    height += above
+    figure.text(
+        0.01,
+        1 - QUESTION_GAP / 2 / height,
+        "\n".join(question),
+        fontsize=QUESTION,
+        va="top",
+        fontweight="bold",
+    )
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
-    figure.tight_layout(rect=(0, below, 1, 1))
+    figure.tight_layout(rect=(0, below / height, 1, 1 - above / height))
+    drawn = (one.get_color() for one in figure.findobj(lambda one: isinstance(one, Line2D | Text)))
+    colors = {tuple(round(255 * level) for level in to_rgb(color)) for color in drawn}
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150, metadata={"Source": source})
+    figure.savefig(picture, format="png", dpi=DPI, metadata={"Source": source})
     plt.close(figure)
-    write_atomically(path, with_palette(picture.getvalue()))
+    write_atomically(path, with_palette(picture.getvalue(), sorted(colors)))
 
 
-def with_palette(png: bytes) -> bytes:
-    """The picture in `COLORS` colours, a third of the bytes; its texts stay."""
+def with_palette(png: bytes, kept: Sequence[tuple[int, ...]]) -> bytes:
+    """The picture in the colours `kept` and its `COLORS` most frequent ones, a third of the bytes.
+
+    Its texts stay.
+    """
     picture, few, texts = Image.open(io.BytesIO(png)), io.BytesIO(), PngInfo()
     for key, text in picture.text.items():
         texts.add_text(key, text)
-    plain = picture.convert("RGB").quantize(COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    pixels = np.asarray(picture.convert("RGB"), dtype=np.int64)
+    found, places, counts = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
+    colors = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
+    palette = np.concatenate([kept, colors[np.argsort(-counts, kind="stable")[:COLORS]]])[:256]
+    nearest = np.stack([((colors - one) ** 2).sum(1) for one in palette]).argmin(0)
+    plain = Image.fromarray(nearest[places].reshape(pixels.shape[:2]).astype(np.uint8), "P")
+    plain.putpalette(palette.astype(np.uint8).tobytes())
     plain.save(few, "PNG", optimize=True, pnginfo=texts, dpi=picture.info["dpi"])
     return few.getvalue()
+
+
+def on_scale(place: float) -> str:
+    """The colour at a place from 0 to 1 of matplotlib's viridis, for what is ordered, such as layers."""
+    return to_hex(matplotlib.colormaps["viridis"](place))
+
+
+def tint(color: str, share: float) -> str:
+    """The colour mixed with white, for variants of one method: 0 is the colour itself, 1 white."""
+    return to_hex([level + share * (1 - level) for level in to_rgb(color)])
+
+
+def colors_of(
+    rows: Sequence[tuple[str, ...]], methods: Mapping[str, str] | None = None
+) -> dict[tuple[str, ...], str]:
+    """The colour of each row: its method's, in tints where several are variants of one; else of a scale.
+
+    `methods`: the method of which a row is a variant, by the row's first choice.
+    """
+    given, found = methods or {}, {}
+    looks = {row: NAMED.get(given.get(row[0], row[0])) for row in rows}
+    for look, variants in grouped(filter(looks.get, rows), looks.get).items():
+        for number, row in enumerate(variants):
+            found[row] = tint(look.color, PALEST * number / max(1, len(variants) - 1))
+    others = [row for row in rows if row not in found]
+    for number, row in enumerate(others):
+        found[row] = on_scale(LAST_OF_SCALE * number / max(1, len(others) - 1))
+    return found
 
 
 def _positive(curves: Sequence[Curve]) -> list[Curve]:
@@ -223,34 +274,51 @@ def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
 
 
 def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
-    """Write each curve's name to the right of its end, moved where names would overlap."""
+    """Write each curve's name to the right of its end, moved where names would overlap, and a line to it."""
     curves = [curve for curve in curves if curve.label]
     if not curves:
         return
     bottom, top = axis.get_ylim()
     scale = math.log if log else float
     span = scale(top) - scale(bottom)
-    ends = sorted(((scale(c.y[-1]) - scale(bottom)) / span, i) for i, c in enumerate(curves))
+    last = [max(range(len(curve.x)), key=curve.x.__getitem__) for curve in curves]
+    ends = sorted(((scale(c.y[last[i]]) - scale(bottom)) / span, i) for i, c in enumerate(curves))
     heights = _spaced([height for height, _ in ends])
     for (_, index), height in zip(ends, heights, strict=True):
         curve = curves[index]
         axis.annotate(
             curve.label,
-            xy=(1.0, height),
-            xycoords="axes fraction",
-            xytext=(5, 0),
-            textcoords="offset points",
+            xy=(curve.x[last[index]], curve.y[last[index]]),
+            xytext=(LABEL_PLACE, height),
+            textcoords="axes fraction",
             color=curve.color,
             fontsize=10,
             va="center",
             annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": curve.color,
+                "lw": 0.7,
+                "alpha": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
         )
+    axis.set_ylim(bottom, top)
 
 
-def _spaced(heights: list[float]) -> list[float]:
-    """`heights` (ascending) moved apart to `LABEL_GAP`, their centre kept if the lowest stays above zero."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + LABEL_GAP) if placed else height)
-    shift = min((sum(placed) - sum(heights)) / len(heights), placed[0] - LABEL_GAP / 2)
-    return [height - shift for height in placed]
+def _spaced(heights: Sequence[float]) -> list[float]:
+    """`heights` (ascending) moved apart to `LABEL_GAP`, as little as possible in squares.
+
+    Names that would overlap form a group around the mean of their places; all others stay where they are,
+    as far as that is beside the panel.
+    """
+    groups: list[list[float]] = []  # where each name would have the first one of its group
+    for number, height in enumerate(heights):
+        groups.append([height - number * LABEL_GAP])
+        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
+            last = groups.pop()
+            groups[-1] += last
+    firsts, last = [fmean(group) for group in groups for _ in group], 1 - LABEL_GAP * (len(heights) - 1)
+    return [max(0, min(first, last)) + number * LABEL_GAP for number, first in enumerate(firsts)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lab.console import number_of
+from lab.run.recipe import PRECISIONS, as_option
 from lab.store import Record
 
 Item = TypeVar("Item")
@@ -92,7 +93,29 @@ def of_first_seed(records: Sequence[Record]) -> list[Record]:
 
 def note_of_seed(shown: Sequence[Record]) -> str:
     """What is printed below a picture of the `shown` records, all of a seed."""
-    return f"Seed {seed_of(shown[0])}. {measured_on(shown)}"
+    return f"Seed {seed_of(shown[0])}; {drawn_from(shown)}"
+
+
+def drawn_from(records: Sequence[Record]) -> str:
+    """The type of the numbers in training, machines and days, for the note of a picture."""
+    precisions = " and ".join(sorted(set(map(precision_of, records))))
+    environments = grouped([record["environment"] for record in records], where)
+    machines = (
+        f"{machine} ({', '.join(sorted({one['date'] for one in group}))})"
+        for machine, group in environments.items()
+    )
+    return f"{precisions}; {'; '.join(machines)}."
+
+
+def precision_of(record: Record) -> str:
+    """The type of the numbers in training: on a CPU, the half precision of a YAML is left out."""
+    words = {*record["own_flags"], *record["flags"]}
+    asked = [name for name in PRECISIONS if as_option(name) in words]
+    if "gpu" in record["environment"]["hardware"]:
+        asked += [name for name in PRECISIONS if (record["settings"].get("common") or {}).get(name)]
+    if not asked:
+        return "float32"
+    return "bfloat16" if "bf16" in asked[0] else "float16"
 
 
 def over_seeds(records: Sequence[Record]) -> str:

@@ -18,7 +18,7 @@ from yaml import YAMLError
 from lab.errors import UserError, check_known, nearest
 from lab.files import ROOT
 from lab.measure import MEASURES
-from lab.methods import label_of
+from lab.methods import NAMED, label_of
 from lab.papers import read_table
 from lab.study.claims import EXTREMES, PAIRS, RANK
 from lab.study.schema import (
@@ -153,7 +153,9 @@ class BestKeys(Keys):
 class PlotKeys(Keys):
     """Below `plot`."""
 
+    asks: Text = ""
     curves: Literal["train", "valid"]
+    methods: dict[str, str] = Field(default_factory=dict)
     by: Annotated[
         tuple[Literal["updates", "seconds"], ...], BeforeValidator(lambda given: as_list(given))
     ] = ()
@@ -523,10 +525,16 @@ def plotted_by(plot: Mapping[str, Any]) -> list[Any]:
 
 
 def read_plot(path: Path, given: Any) -> dict[str, Any]:
-    """The key `plot`: which curves of the first seed are drawn, by what, the unit on the axis, its factor."""
+    """The key `plot`: which curves of the first seed are drawn, by what, the unit and its factor.
+
+    `asks` is the question that the picture answers; `methods` names the method of which a row is a variant,
+    whose colour it has.
+    """
     if not given:
         return {}
     keys = validated(PlotKeys, given, f"{path}: plot")
+    for method in keys.methods.values():
+        check_known(method, NAMED, f"{path}: plot: methods names {method!r}")
     return {"y": f"{keys.curves} loss, bits", "factor": 1.0, **given}
 
 

@@ -20,7 +20,7 @@ from lab.data.prepared import same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
 from lab.measure import MEASURES
-from lab.methods import looks_of, performer_note
+from lab.methods import performer_note
 from lab.outputs import begins, is_generated, marked
 from lab.publish.tables import (
     MEASURED,
@@ -44,6 +44,8 @@ from lab.study.table import NONE, write_table
 PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a record raises that is not as it was written."""
+LOOK = 1
+"""Of pictures; a higher number has all of them drawn again."""
 NOT_FILLED_IN = (
     TemplateError,
     TypeError,
@@ -165,7 +167,7 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
     """The pictures of a page: the curves of each group, and those that only the study's measure has."""
     found = []
     for name, group in groups_of(study, records).items():
-        source = fingerprint([study.name, study.plot, group])
+        source = fingerprint([study.name, study.plot, group, LOOK])
         has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
         draws = {"curves": partial(draw_curves, study, group)} if has_curves else {}
         section = section_of(study, group)
@@ -341,24 +343,23 @@ def check_one_setting(records: Sequence[Record], out: Path) -> None:
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
-    from lab.publish.plots import Curve, plot_curves
+    from lab.publish.plots import Curve, colors_of, plot_curves
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
-    panels = []
-    title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
+    title, panels = ", ".join(next(iter(groups_of(study, records)))), []
+    rows = spec.rows_of(shown)
+    colors = colors_of(list(rows), study.plot.get("methods"))
     for by in plotted_by(study.plot):
         curves = []
-        rows = spec.rows_of(shown)
-        looks = looks_of(list(rows))
         for key, [record, *_] in rows.items():
             if points := record["training"]["curves"].get(study.plot["curves"], []):
                 x, y = zip(*points, strict=True)
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]
-                color, style = looks[key]
-                curves.append(Curve(spec.label(key), color, x, y, style))
+                curves.append(Curve(spec.label(key), colors[key], x, y))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
-    plot_curves(path, panels, note=note_of_seed(shown), log=False, markers=False, source=source)
+    asks, note = study.plot.get("asks", study.about), note_of_seed(shown)
+    plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
 
 
 def seconds_per_update(record: Record) -> float:

@@ -13,9 +13,10 @@ import pytest
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.methods import LANGUAGE_MODELS, looks_of
+from lab.methods import LANGUAGE_MODELS, NAMED
 from lab.outputs import MARK
 from lab.publish.page import markdown_parts
+from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
 from lab.study.claims import verdicts
@@ -211,12 +212,11 @@ def test_settings_are_those_of_the_flags_where_these_are_given():
 
 
 def test_every_curve_has_a_colour_of_its_own():
-    rows = [("softmax",), ("elu",), ("norm-t1",), ("norm-t2",), ("reformer-1",)]
-    looks = looks_of(rows)
-    assert len({color for color, _ in looks.values()}) == len(rows)
-    assert len(set(looks_of([(str(number),) for number in range(20)]).values())) == 20
-    crowded = looks_of([(name,) for name in (*LANGUAGE_MODELS, "mine", "another")])
-    assert len(set(crowded.values())) == len(LANGUAGE_MODELS) + 2  # whose colours are all taken
+    rows = [(name,) for name in (*LANGUAGE_MODELS, "reformer-1", "reformer-4", "mine", "another")]
+    colors = colors_of(rows, {"reformer-1": "reformer", "reformer-4": "reformer"})
+    assert len(set(colors.values())) == len(rows)
+    assert colors["reformer-1",] == NAMED["reformer"].color.lower()
+    assert colors["transnormer_t1",] == NAMED["transnormer_t1"].color.lower()
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):
