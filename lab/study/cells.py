@@ -1,7 +1,10 @@
 """The cells of a study: one training and its measurement each, for a choice of every axis and a seed.
 
 A study whose key `start` is the name of another starts each cell from the run of that study with the same
-choices of its axes, in runs/studies. With `start: given` the command names a checkpoint.
+choices of its axes, in runs/studies. With `start: given` the command names a checkpoint. With `tune`, every
+value of a setting is tried first, in shorter runs of the first seed, and only the best is repeated.
+
+Nothing is imported here that takes seconds: the process of a cell checks its settings and its plan again.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""A study as its YAML declares it; docs/studies.md describes the keys."""
+"""A study's YAML, read into the classes of schema.py; docs/studies.md describes the keys.
+
+Each part of the YAML has a class of `Keys`, which pydantic fills: it decides which keys there are and of what
+type. The functions `read_...` check what depends on other parts, such as a row that is no axis.
+"""
 
 import re
 from collections import Counter
