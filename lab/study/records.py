@@ -1,8 +1,8 @@
 """The records of finished cells: read, checked, and what may be said of several of them.
 
 A record belongs to one cell, and its place says which: CHOICE/.../seedN.json below the folder of the study.
-With `best`, tables show for each choice of the other axes only the choice with the highest (or lowest) mean of
-a figure over the seeds that all have; the other records stay.
+With `best`, tables show for each choice of the other axes only the choice with the highest (or lowest) mean
+of a figure over the seeds that all have; the other records stay.
 """
 
 import math
