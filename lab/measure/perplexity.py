@@ -69,14 +69,7 @@ def evaluate(
     check_owned(PPL_SCRIPT, extra, OWN)
     dictionary = Dictionary.load(str(data.dictionary))
     checkpoint.check_dictionary(data, len(dictionary))
-    words = [str(data.folder), "--path", str(checkpoint.path), "--gen-subset", split]
-    words += ["--user-dir", str(ROOT / "user_dir"), "--sample-break-mode", "none"]
-    words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
-    words += ["--context-window", str(context_window), "--no-progress-bar"]
-    words += ["--max-tokens", str(max(TOKENS_PER_BATCH, checkpoint.tokens_per_sample))]
-    words += ["--num-workers", "0"]  # a worker outlives the evaluation, and with it the caller's locks
-    if not torch.cuda.is_available():
-        words.append("--cpu")
+    words = usual_words(checkpoint, data, split, context_window)
     parser = fairseq_options.get_eval_lm_parser()
     parser.error = Parser(PPL_SCRIPT).error  # argparse would print fairseq's four screens of usage
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
@@ -108,6 +101,17 @@ def evaluate(
         **figures(bits, scores.tokens, data, split),
         "seconds": round(time.monotonic() - start, 2),
     }
+
+
+def usual_words(checkpoint: Checkpoint, data: PreparedData, split: str, context_window: int) -> list[str]:
+    """The arguments of `fairseq-eval-lm`, before those that the user adds."""
+    words = [str(data.folder), "--path", str(checkpoint.path), "--gen-subset", split]
+    words += ["--user-dir", str(ROOT / "user_dir"), "--sample-break-mode", "none"]
+    words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
+    words += ["--context-window", str(context_window), "--no-progress-bar"]
+    words += ["--max-tokens", str(max(TOKENS_PER_BATCH, checkpoint.tokens_per_sample))]
+    words += ["--num-workers", "0"]  # a worker outlives the evaluation, and with it the caller's locks
+    return words if torch.cuda.is_available() else [*words, "--cpu"]
 
 
 def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
