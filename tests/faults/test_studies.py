@@ -38,7 +38,7 @@ def words(request, study, tmp_path) -> list[str]:
         data = write_images(tmp_path / "images"), write_lra(tmp_path / "image", "image")
         places = dict(zip(("images", "lra"), data, strict=True))
     given = [word.format(**places) for word in STUDIES[study].split()]
-    return ["study.cli", study, "--seeds", "1", *given, *FLAGS.split()]
+    return ["study", study, "--seeds", "1", *given, *FLAGS.split()]
 
 
 def moments(record: str) -> dict[str, dict[str, str]]:

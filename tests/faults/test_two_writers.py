@@ -10,7 +10,7 @@ import pytest
 from tests.faults.runs import same_losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault("second writer")]
-STUDY = "study.cli copy --preset tiny --method elu --seeds 1 -- --train-samples 160 --max-update 6"
+STUDY = "study copy --preset tiny --method elu --seeds 1 -- --train-samples 160 --max-update 6"
 
 
 def refused(training, words: list[str], sign: str) -> str:

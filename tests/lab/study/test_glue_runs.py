@@ -75,7 +75,7 @@ def test_killed_and_carried_on(call, kill, pretrained, glue, tmp_path, capsys):
         if path.is_file() and not path.name.startswith("."):
             path.unlink()
     written = first.with_suffix(".json").stat().st_mtime_ns
-    kill(finetune_glue, sweep(killed), second / "train.log", "begin training epoch 2")
+    kill("finetune", sweep(killed), second / "train.log", "begin training epoch 2")
     assert not (killed / "README.md").exists() and not second.with_suffix(".json").exists()
     capsys.readouterr()
     call(finetune_glue, *sweep(killed))

@@ -212,7 +212,7 @@ def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, kill, 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     call(study, study_file, "--method", "elu", "--out", whole, *flags)
     words = [study_file, "--method", "elu", "--out", cut, *flags]
-    kill(study, words, cut / "tiny/elu/seed1/train.log", '"num_updates": "8"')
+    kill("study", words, cut / "tiny/elu/seed1/train.log", '"num_updates": "8"')
     assert not (cut / "tiny/elu/seed1.json").exists()
     call(study, *words)
     states = [
