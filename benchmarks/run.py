@@ -15,9 +15,9 @@ import torch
 from benchmarks.worker import Case, run_case
 from lab.console import Parser, add_device, names, positive
 from lab.errors import UserError
-from lab.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
+from lab.files import BENCHMARKS, RESULTS, read_json, shown_path, write_atomically, write_json
 from lab.outputs import check_output, json_with, marked
-from lab.provenance import check_same_machine, environment, memory_available
+from lab.provenance import check_same_machine, commit, environment, memory_available
 
 Settings = dict[str, Any]
 Results = dict[str, Any]
@@ -115,6 +115,11 @@ class CostBenchmark:
             metavar="GIB",
             help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
         )
+        parser.add_argument(
+            "--uncommitted",
+            action="store_true",
+            help="write to results/ from code with uncommitted changes, which the page shows",
+        )
         self.add_options(parser)
         arguments = parser.parse_args(argv)
         chosen = arguments.architectures
@@ -178,6 +183,7 @@ class CostBenchmark:
         done = len(cases) - len(todo)
         print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
         if todo:
+            check_committed(path, arguments.uncommitted)
             results["sessions"].append(environment(device))
         start = time.monotonic()
         for number, case in enumerate(todo, 1):
@@ -205,6 +211,15 @@ class CostBenchmark:
         for record in failed:
             print(f"error: {record['architecture']}, {place(record)}: {record['message']}", file=sys.stderr)
         return 1 if failed else 0
+
+
+def check_committed(path: Path, uncommitted: bool) -> None:
+    """UserError for a record below results/ of code that is in no commit, unless that is asked for."""
+    if path.is_relative_to(RESULTS) and not uncommitted and commit().endswith("+changes"):
+        raise UserError(
+            f"{shown_path(path)} would name a commit that is not the code measured; commit your changes, or "
+            "give --uncommitted"
+        )
 
 
 def limits_of(arguments: argparse.Namespace) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Record(TypedDict):
 STORE = "records.jsonl"
 SHARED = ("settings", "data")
 """What records share as a whole; of their environment they share all but what differs from run to run."""
-OF_A_RUN = ("commit", "date", "command")
+OF_A_RUN = ("commit", "code", "date", "command")
 MACHINE = "machine"
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from conventions.mechanisms import MECHANISMS
 from lab.console import Parser
@@ -166,9 +167,30 @@ def page_of(item: dict[str, str]) -> str:
     )
 
 
+def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
+    """The records of costs that the sources of today have not measured, or that do not name their sources."""
+    from lab.provenance import measured_code
+
+    found = []
+    for path in sorted(folder.rglob("*.json")):
+        runs = environments(read_json(path))
+        costs = [one for one in runs if one.get("command", "").startswith("benchmarks/")]
+        if any(one.get("code") != measured_code(one["command"]) for one in costs):
+            found.append(path)
+    return found
+
+
+def environments(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where each run of a file of results/measured was made."""
+    parts = [record, *record.get("records", [])]
+    return record.get("sessions") or [one["environment"] for one in parts if "environment" in one]
+
+
 def main() -> None:
-    """Write what is out of date, or name it."""
+    """Write what is out of date, or name it; costs of other sources are only listed."""
     check = parse(sys.argv[1:]).check
+    if old := outdated():
+        print(f"measured with other sources than those of today: {', '.join(map(shown_path, old))}")
     names = ", ".join(map(shown_path, renew(check)))
     if names and check:
         raise UserError(f"{names} out of date; run scripts/lab.sh results and commit what it writes")

@@ -101,6 +101,16 @@ def test_committed_figures_are_of_one_machine_each(monkeypatch):
             check_same_machine(path, sessions, "cpu")
 
 
+def test_committed_figures_are_of_committed_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "commit", lambda: "0123456789ab+changes")
+    with pytest.raises(UserError, match="commit your changes, or give --uncommitted"):
+        run.check_committed(MEASURED / "lm_cost_cpu.json", uncommitted=False)
+    run.check_committed(MEASURED / "lm_cost_cpu.json", uncommitted=True)
+    run.check_committed(tmp_path / "lm_cost_cpu.json", uncommitted=False)
+    monkeypatch.setattr(run, "commit", lambda: "0123456789ab")
+    run.check_committed(MEASURED / "lm_cost_cpu.json", uncommitted=False)
+
+
 def test_the_fault_check_writes_to_runs_as_well():
     assert fault_check.parse([]).out == BENCHMARKS / "fault_check.json"
 

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from lab.commands.make_results import outdated
 from lab.errors import UserError
 from lab.files import ROOT, read_json, shown_path, write_json
-from lab.provenance import environment, portable_command
+from lab.provenance import environment, measured_code, portable_command
 from lab.publish.tables import markdown_table, spread
 
 
@@ -24,6 +25,31 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
     command = portable_command(["run.py", inside, f"--from={tmp_path}", str(tmp_path), "--n", "3"])
     folder = f"FOLDER/{tmp_path.name}"
     assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
+
+
+def test_costs_of_other_sources_are_listed(tmp_path):
+    root, command = tmp_path / "clone", "benchmarks/lm_cost.py --device cpu"
+    for name in ("user_dir/a.py", "causal_linear_attention/b.cpp", "benchmarks/lm_cost.py", "lab/c.py"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(name)
+    before = measured_code(command, root)
+    (root / "lab" / "c.py").write_text("another")
+    (root / "user_dir" / "notes.md").write_text("no source")
+    assert measured_code(command, root) == before
+    for name in ("user_dir/a.py", "causal_linear_attention/b.cpp", "benchmarks/lm_cost.py"):
+        (root / name).write_text("another")
+        assert measured_code(command, root) != before, name
+        (root / name).write_text(name)
+    now = environment("cpu") | {"command": command, "code": measured_code(command)}
+    old = {key: value for key, value in now.items() if key != "code"}
+    for name, content in {
+        "now": {"sessions": [now]},
+        "before": {"sessions": [now, old]},
+        "of_records": {"records": [{"environment": {**now, "code": "0"}}]},
+        "no_cost": {"environment": {**old, "command": "scripts/lab.sh evaluate"}},
+    }.items():
+        write_json(tmp_path / "measured" / f"{name}.json", content)
+    assert [path.stem for path in outdated(tmp_path / "measured")] == ["before", "of_records"]
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
