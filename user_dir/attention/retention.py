@@ -39,7 +39,6 @@ class GatedRetention(JoinsMaps, DecayingAttention):
     The parameters have torchscale's names and begin as there.
     """
 
-    Options: type
     maps = ("q_proj", "k_proj", "v_proj", "g_proj")
 
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
