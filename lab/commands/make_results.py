@@ -169,15 +169,20 @@ def page_of(item: dict[str, str]) -> str:
 
 def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
     """The records of costs that the sources of today have not measured, or that do not name their sources."""
-    from lab.provenance import measured_code
-
     found = []
     for path in sorted(folder.rglob("*.json")):
         runs = environments(read_json(path))
         costs = [one for one in runs if one.get("command", "").startswith("benchmarks/")]
-        if any(one.get("code") != measured_code(one["command"]) for one in costs):
+        if not all(map(is_of_today, costs)):
             found.append(path)
     return found
+
+
+def is_of_today(environment: dict[str, Any]) -> bool:
+    """Whether today's sources are those that an environment's command ran."""
+    from lab.provenance import measured_code
+
+    return environment.get("code") == measured_code(environment["command"])
 
 
 def environments(record: dict[str, Any]) -> list[dict[str, Any]]:

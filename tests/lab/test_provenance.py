@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from lab.commands.costs import renewal
 from lab.commands.make_results import outdated
 from lab.errors import UserError
 from lab.files import ROOT, read_json, shown_path, write_json
@@ -50,6 +51,18 @@ def test_costs_of_other_sources_are_listed(tmp_path):
     }.items():
         write_json(tmp_path / "measured" / f"{name}.json", content)
     assert [path.stem for path in outdated(tmp_path / "measured")] == ["before", "of_records"]
+
+
+def test_costs_are_renewed_from_the_start_once(tmp_path):
+    path = tmp_path / "lm_cost_cpu.json"
+    now = environment("cpu") | {"command": "benchmarks/lm_cost.py"}
+    now["code"] = measured_code(now["command"])
+    record = {"benchmark": "lm_cost", "settings": {"architectures": ["lln_lm", "tnn_lm"], "time_limit": 60}}
+    first = ["benchmarks/lm_cost.py", "--device", "cpu", "--architectures", "lln_lm,tnn_lm"]
+    first += ["--time-limit", "60"]
+    for sessions, restart in (([{**now, "code": "0"}], ["--restart"]), ([now], [])):
+        write_json(path, {**record, "sessions": sessions})
+        assert renewal(path) == [*first, *restart, "--out", str(path)]
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
