@@ -26,7 +26,7 @@ KILLS = {
 
 def prepare(training, source: Path, dest: Path, fault: dict[str, str] | None = None) -> int:
     """data-prep/roberta.sh on a text; the exit code."""
-    words = ["data.masked_lm", "text", "--from", str(source), "--dest", str(dest)]
+    words = ["data-prep/roberta.sh", "text", "--from", str(source), "--dest", str(dest)]
     words += ["--tokenizer", "sentencepiece", "--vocab-size", "340"]
     process = training.start(words, fault)
     process.communicate()

@@ -305,7 +305,7 @@ def test_environment_of_somebody_else(fresh):
 
 @pytest.mark.slow
 def test_package_index_out_of_reach(fresh):
-    """What the failed set-up leaves is cleared away by the next one."""
+    """What a failed set-up has left is cleared away by the next one."""
     unreachable = {
         "PYTHON": sys.executable,
         "PIP_CONFIG_FILE": os.devnull,
@@ -314,9 +314,14 @@ def test_package_index_out_of_reach(fresh):
         "WHEELHOUSE": "",
         "PIP_RETRIES": "1",
     }
-    for _ in range(2):
-        assert "the package index cannot be reached" in set_up(fresh, **unreachable)
-        assert not (fresh / ".venv" / "ready.json").exists()
+    (fresh / ".venv" / "bin").mkdir(parents=True)
+    for name in ("setup.log", "bin/half-installed"):
+        (fresh / ".venv" / name).write_text("of a set-up that failed")
+    assert "the package index cannot be reached" in set_up(fresh, **unreachable)
+    assert not {"ready.json", "bin/half-installed"} & {
+        str(path.relative_to(fresh / ".venv")) for path in (fresh / ".venv").rglob("*")
+    }
+    assert "of a set-up that failed" not in (fresh / ".venv" / "setup.log").read_text()
 
 
 ASKED = """
