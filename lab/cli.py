@@ -4,7 +4,6 @@
 the same. A verb imports its own module only, whose `main` reads the options from `sys.argv`.
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from itertools import takewhile
 
 from lab.console import run_command
 from lab.errors import UserError, suggestion
+from lab.run.process import import_quickly
 
 LAB = "scripts/lab.sh"
 SLOW = ("run.", "measure.", "export.", "figures.", "checks.", "publish.")
@@ -185,8 +185,7 @@ def run() -> None:
     elif sys.stderr.isatty() and command.module.startswith(SLOW):
         print("loading torch and fairseq ...", file=sys.stderr)
     sys.argv = [name_of(name), *words]
-    module = importlib.import_module(f"lab.{command.module}")
-    module.main(*filter(None, [command.kind]))
+    import_quickly(f"lab.{command.module}").main(*filter(None, [command.kind]))
 
 
 def main() -> None:

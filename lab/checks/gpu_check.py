@@ -44,6 +44,7 @@ from lab.errors import UserError
 from lab.files import ROOT, read_json, write_atomically, write_json
 from lab.outputs import check_output_folder
 from lab.provenance import environment, hardware, portable_command
+from lab.run.log import peak_memory, read_log
 
 NO_GPU = 2
 SECONDS = 585
@@ -174,7 +175,6 @@ def outcome_of_tests(log: str) -> str:
 
 def speed_of_training(log: Path) -> dict[str, float]:
     """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
-    from lab.run.log import peak_memory, read_log
 
     records = read_log(log)
     speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]

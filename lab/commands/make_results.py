@@ -17,7 +17,15 @@ from conventions.mechanisms import MECHANISMS
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import RESULTS, read_json, renewed, shown_path
+from lab.papers import read_table
+from lab.publish import analysis, documents
+from lab.publish.tables import grouped, markdown_table
+from lab.study.claims import verdicts
+from lab.study.declaration import our_studies, read_study, study_names
+from lab.study.page import groups_of, publish, shown_records
 from lab.study.schema import Record
+from lab.verdicts import NOT_RUN
+from user_dir.attention import attention_class
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -30,9 +38,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def renew(check: bool) -> list[Path]:
     """Regenerate stale pages and plots; with `check`, only report them."""
-    from lab.publish import analysis, documents
-    from lab.study.declaration import our_studies
-    from lab.study.page import publish
 
     documents.SECTIONS |= {
         "index": index_section,
@@ -48,8 +53,6 @@ def renew(check: bool) -> list[Path]:
 
 def mechanisms_section() -> str:
     """The table of docs/mechanisms.md."""
-    from lab.publish.tables import markdown_table
-    from user_dir.attention import attention_class
 
     rows = []
     for name, one in MECHANISMS.items():
@@ -63,8 +66,6 @@ def mechanisms_section() -> str:
 
 def index_section() -> str:
     """The index of results/README.md: a row for each table and figure of the papers."""
-    from lab.papers import read_table
-    from lab.publish.tables import markdown_table
 
     rows = [
         [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)]
@@ -103,10 +104,6 @@ class Judged:
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
     """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
-    from lab.study.claims import verdicts
-    from lab.study.declaration import read_study, study_names
-    from lab.study.page import groups_of, shown_records
-    from lab.verdicts import NOT_RUN
 
     figure = RESULTS / f"{name}.json"
     if figure.is_file():
@@ -139,8 +136,6 @@ def size_of(records: Sequence[Record]) -> str:
 
 def claims_section() -> str:
     """The verdicts of results/README.md: how many of each kind, and a table of the claims of each paper."""
-    from lab.papers import read_table
-    from lab.publish.tables import grouped, markdown_table
 
     papers, parts = grouped(read_table("contents"), lambda item: item["paper"]), []
     kinds: dict[str, Counter[str]] = {}

@@ -14,7 +14,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from lab.console import Parser, count
+from lab.data.arrays import save_array
+from lab.data.dogs_vs_cats import read_dogs_vs_cats
+from lab.data.image_sets import READERS, as_asked
 from lab.data.preparation import (
     add_dest,
     check_accepted,
@@ -47,11 +52,6 @@ def prepare_images(options: argparse.Namespace) -> dict:
     shape = {"grey": options.grey, "size": options.size}
 
     def build(folder: Path) -> dict:
-        import numpy as np
-
-        from lab.data.arrays import save_array
-        from lab.data.dogs_vs_cats import read_dogs_vs_cats
-        from lab.data.image_sets import READERS, as_asked
 
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             if options.set == "dogs-vs-cats":  # decoded to the size asked for

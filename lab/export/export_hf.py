@@ -16,8 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.console import Parser
+from lab.export.exported import load_source, model_files, tokenizer_files
+from lab.export.model_card import model_card, read_run
 from lab.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
 from lab.outputs import MARK, check_output_folder
+from lab.run.checkpoint import check_reads_text, read_checkpoint
+from lab.run.folder import whole_checkpoint
 
 COMMAND = "export_hf.sh"
 CARD = "README.md"
@@ -53,10 +57,6 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
     `data` has the dictionary and the tokeniser if they are not where `vocabulary_folder` looks for them. A
     head that is left out is named on stdout.
     """
-    from lab.export.exported import load_source, model_files, tokenizer_files
-    from lab.export.model_card import model_card, read_run
-    from lab.run.checkpoint import check_reads_text, read_checkpoint
-    from lab.run.folder import whole_checkpoint
 
     check_output_folder(out, "DIR")
     checkpoint = whole_checkpoint(checkpoint)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.console import Parser, parse_before_flags
+from lab.export.hf_roberta import import_hf
 from lab.files import shown_path
 
 
@@ -47,7 +48,6 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def main() -> None:
     """Import, and say where it went."""
     options, flags = parse(sys.argv[1:])
-    from lab.export.hf_roberta import import_hf
 
     options.out = options.out.absolute()
     path = import_hf(options, flags)

@@ -7,19 +7,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from lab.console import Parser, number_of
 from lab.data.glue_files import Examples, LineReader, Source, read_examples
+from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
 from lab.files import read_json, shown_path, write_atomically
 from lab.glue_tasks import GlueTask, glue_task
+from lab.measure.glue import HEAD, decide, predict, score
 from lab.outputs import begins, check_output, say_replaced
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from lab.run.checkpoint import Checkpoint
+from lab.run.checkpoint import Checkpoint, load_encoder, read_dictionary, read_encoder
+from lab.run.folder import GLUE_TASK, whole_checkpoint
 
 HEADER = "index\tprediction\n"  # of GLUE's server
 
@@ -60,10 +60,8 @@ def read_input(path: Path, task: GlueTask) -> Examples:
     return read_examples(Source(path), task, "valid" if labelled else "test")
 
 
-def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
+def check_task(encoder: Checkpoint, task: GlueTask) -> None:
     """UserError for an encoder that cannot have been fine-tuned for the task."""
-    from lab.measure.glue import HEAD
-    from lab.run.folder import GLUE_TASK
 
     classes = encoder.heads.get(HEAD)
     if classes is None:
@@ -81,12 +79,8 @@ def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
         )
 
 
-def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.ndarray":
+def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
     """Class indices or scores, one an example."""
-    from lab.data.tokenization import TextEncoder, encode_sentences
-    from lab.measure.glue import decide, predict
-    from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
-    from lab.run.folder import whole_checkpoint
 
     encoder = read_encoder(whole_checkpoint(checkpoint))
     check_task(encoder, task)
@@ -102,15 +96,14 @@ def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.nda
     return decide(task, predict(model, rows, dictionary.pad()))
 
 
-def as_text(task: GlueTask, predicted: "np.ndarray") -> str:
+def as_text(task: GlueTask, predicted: np.ndarray) -> str:
     """What GLUE's server takes: a header, then index and prediction, a line each."""
     values = [f"{value:.3f}" if task.is_regression else task.labels[value] for value in predicted]
     return HEADER + "".join(f"{i}\t{value}\n" for i, value in enumerate(values))
 
 
-def targets_of(task: GlueTask, examples: Examples) -> "np.ndarray":
+def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
     """The labels of a labelled file as class indices or scores."""
-    import numpy as np
 
     if task.is_regression:
         return np.array([float(label) for label in examples.labels])
@@ -139,8 +132,6 @@ def main() -> None:
     predicted = predictions(options.checkpoint.absolute(), task, examples)
     write_atomically(out, as_text(task, predicted).encode())
     if examples.labels is not None:
-        from lab.measure.glue import score
-
         figures = score(task, predicted, targets_of(task, examples))
         print(", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
     print(f"written: {shown_path(out)}")

@@ -12,19 +12,21 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from tqdm import tqdm
 
 from lab.console import Parser, count, number_of
 from lab.errors import UserError
 from lab.files import shown_path, write_atomically
 from lab.measure import SAMPLER
+from lab.measure.pixels import batches, beginnings, draw, grid, uniforms
 from lab.outputs import begins, check_output, say_replaced
-from lab.run.process import import_quickly
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from user_dir.tasks.image_data import ImageShape
+from lab.run.checkpoint import usual_device
+from lab.run.folder import whole_checkpoint
+from lab.run.kinds import Pixels, load_image_model
+from user_dir.tasks.image_data import ImageShape, open_image_data
 
 SAMPLES = begins(f"Software\0{SAMPLER}", within=200)
 
@@ -69,7 +71,7 @@ def parse(words: Sequence[str]) -> Namespace:
     return options
 
 
-def given_rows(share: float, shape: "ImageShape") -> int:
+def given_rows(share: float, shape: ImageShape) -> int:
     """How many rows a share is; UserError if that is none or all."""
     rows = round(share * shape.height)
     if not 0 < rows < shape.height:
@@ -79,11 +81,8 @@ def given_rows(share: float, shape: "ImageShape") -> int:
     return rows
 
 
-def originals(options: Namespace, folder: Path) -> "np.ndarray":
+def originals(options: Namespace, folder: Path) -> np.ndarray:
     """The test images with which ours begin; UserError if there are fewer than --count."""
-    import numpy as np
-
-    from user_dir.tasks.image_data import open_image_data
 
     images = open_image_data(folder).images("test")
     if options.count > len(images):
@@ -94,15 +93,6 @@ def originals(options: Namespace, folder: Path) -> "np.ndarray":
 def main() -> None:
     """Draw the images, or complete them, and write them."""
     options = parse(sys.argv[1:])
-    import_quickly("lab.run.checkpoint")
-    import numpy as np
-    import torch
-    from tqdm import tqdm
-
-    from lab.measure.pixels import batches, beginnings, draw, grid, uniforms
-    from lab.run.checkpoint import usual_device
-    from lab.run.folder import whole_checkpoint
-    from lab.run.kinds import Pixels, load_image_model
 
     path = whole_checkpoint(options.checkpoint.absolute())
     ending = ".samples.png" if options.complete is None else ".completed.png"

@@ -10,15 +10,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import ROOT, shown_path, write_atomically
 from lab.outputs import begins, check_output
-
-if TYPE_CHECKING:
-    from lab.publish.page import Page
+from lab.publish.page import GENERATOR, Page, render
+from lab.publish.report_results import find_results, result_sections
+from lab.publish.report_runs import find_runs, training_sections
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -40,11 +39,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def report(folders: Sequence[Path], beside: Path) -> "Page":
+def report(folders: Sequence[Path], beside: Path) -> Page:
     """The page about what lies below `folders`, to be written in the folder `beside`."""
-    from lab.publish.page import Page
-    from lab.publish.report_results import find_results, result_sections
-    from lab.publish.report_runs import find_runs, training_sections
 
     for folder in folders:
         if not folder.is_dir():
@@ -64,7 +60,6 @@ def report(folders: Sequence[Path], beside: Path) -> "Page":
 def main() -> None:
     """Write the page."""
     options = parse(sys.argv[1:])
-    from lab.publish.page import GENERATOR, render
 
     out = options.out.absolute()
     check_output(out, begins(f'<meta name="generator" content="{GENERATOR}">', within=500))

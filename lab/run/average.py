@@ -15,18 +15,19 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from lab.console import Parser, count
 from lab.errors import UserError
 from lab.files import flush_to_disk, replacing, shown_path
 from lab.outputs import check_output
-from lab.run.process import import_quickly
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from lab.run.checkpoint import Checkpoint
+from lab.run.checkpoint import Checkpoint, read_checkpoint
+from lab.run.folder import keep_vocabulary
+from user_dir.checks.checkpoints import checkpoint_files
+from user_dir.checks.same_settings import differences, is_free_at_start
 
 COMMAND = "scripts/lab.sh average"
 # The options that take the last checkpoints of a folder, and the names of these.
@@ -68,7 +69,6 @@ def _number(options: argparse.Namespace) -> tuple[int | None, str]:
 
 def inputs(options: argparse.Namespace) -> list[Path]:
     """The checkpoints to average; UserError where they are fewer than asked for, or than two."""
-    from user_dir.checks.checkpoints import checkpoint_files
 
     number, option = _number(options)
     if number:
@@ -94,9 +94,8 @@ def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) 
     return found[-number:]
 
 
-def check_alike(one: "Checkpoint", other: "Checkpoint") -> None:
+def check_alike(one: Checkpoint, other: Checkpoint) -> None:
     """UserError where the weights of two checkpoints do not mean the same."""
-    from user_dir.checks.same_settings import differences, is_free_at_start
 
     both = f"{one.path} and {other.path} cannot be averaged"
     for name, first, second in differences("architecture", one.settings, other.settings):
@@ -111,7 +110,7 @@ def check_alike(one: "Checkpoint", other: "Checkpoint") -> None:
         raise UserError(f"{both}: {name} has another shape in one of them, or is missing")
 
 
-def average(checkpoints: Sequence["Checkpoint"]) -> dict[str, Any]:
+def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """What a checkpoint of their mean holds; UserError where they do not fit each other.
 
     Whole numbers and drawn buffers are those of the newest checkpoint. Sums are in double precision.
@@ -138,7 +137,7 @@ def average(checkpoints: Sequence["Checkpoint"]) -> dict[str, Any]:
     }
 
 
-def _mean(name: str, newest: "Tensor", tensors: Sequence["Tensor"]) -> "Tensor":
+def _mean(name: str, newest: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     if not newest.is_floating_point() or name.rpartition(".")[2] in DRAWN:
         return newest.clone()
     return (sum(x.double() for x in tensors) / len(tensors)).to(newest.dtype)
@@ -146,7 +145,6 @@ def _mean(name: str, newest: "Tensor", tensors: Sequence["Tensor"]) -> "Tensor":
 
 def is_average(path: Path) -> bool:
     """Whether a file is an average that this command has written."""
-    from lab.run.checkpoint import read_checkpoint
 
     try:
         return bool(read_checkpoint(path).averaged)
@@ -157,11 +155,6 @@ def is_average(path: Path) -> bool:
 def main() -> None:
     """Write the average, and the dictionary and tokeniser beside it."""
     options = parse(sys.argv[1:])
-    import_quickly("lab.run.checkpoint")
-    import torch
-
-    from lab.run.checkpoint import read_checkpoint
-    from lab.run.folder import keep_vocabulary
 
     paths, out = inputs(options), options.output
     check_output(out, is_average, paths, option="--output")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.console import Parser, count, parse_before_flags
-from lab.run.launch import LAUNCHERS
+from lab.run.launch import LAUNCHERS, machines_of
+from lab.run.recipe import OF_TRAINING, check_owned, option, read_experiment
 
 HOW = """\
 The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
@@ -188,8 +189,6 @@ def main(kind: str) -> None:
     """Train a model of this kind, and say how to evaluate the result."""
     options, extra = parse(kind, sys.argv[1:])
     command = COMMANDS[kind].name
-    from lab.run.launch import machines_of
-    from lab.run.recipe import OF_TRAINING, check_owned, option, read_experiment
 
     check_owned(command, extra, OF_TRAINING)
     experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from lab.console import Parser, count
+from lab.data.lra.building import prepare_task
 from lab.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
 from lab.data.preparation import add_dest
 from lab.data.published import CORPORA, address_mark, fetch
@@ -36,7 +37,6 @@ command resumes: generated data block by block, other data task by task.
 def main() -> None:
     arguments = parse_arguments()
     tasks = chosen_tasks(arguments)
-    from lab.data.lra.building import prepare_task
 
     check_output_folder(arguments.dest, "--dest")
     if arguments.url:
