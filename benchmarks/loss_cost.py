@@ -171,7 +171,7 @@ def prepare(text: Path, words: int, folder: Path) -> None:
     from fairseq.data import Dictionary
     from fairseq.tokenizer import tokenize_line
 
-    from lab.data.indexed_rows import numbered, write_rows
+    from lab.data.arrays import numbered, write_rows
 
     dictionary = Dictionary()
     lines = text.read_text(encoding="utf-8").splitlines()

@@ -83,8 +83,8 @@ COMMANDS = {
         "measure an image model's bits per dimension, or a Vision Transformer's accuracy",
         kind="images",
     ),
-    "predict": Command("measure.predict_glue", "predict with a fine-tuned encoder"),
-    "sample": Command("measure.sample_images", "draw or complete images"),
+    "predict": Command("measure.glue", "predict with a fine-tuned encoder"),
+    "sample": Command("measure.pixels", "draw or complete images"),
     "study": Command(
         "study.cli",
         "run an experiment that a YAML declares: cells, tables, verdicts, plots",
@@ -100,9 +100,7 @@ COMMANDS = {
         "checks.gpu_check", "build, test and measure the CUDA kernels, and the models on a GPU"
     ),
     "check faults": Command("checks.fault_check", "break small runs and count the survivors"),
-    "check sources": Command(
-        "data.check_sources", "test the download addresses", "data-prep/check_sources.sh"
-    ),
+    "check sources": Command("data.published", "test the download addresses", "data-prep/check_sources.sh"),
 }
 """What the words after `scripts/lab.sh` do; the words after those are options of the command."""
 

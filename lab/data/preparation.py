@@ -18,7 +18,7 @@ from conventions import OUT_OF_SPACE, PREPARED
 from conventions.content import HASHES, hashes_of
 from conventions.files import check_no_pipe
 from lab.console import Parser, path
-from lab.data.indexed_rows import numbered, write_rows
+from lab.data.arrays import numbered, write_rows
 from lab.data.tokenization import DICTIONARY, Tokenize
 from lab.errors import UserError
 from lab.files import RUN_MARK, begin, made_folder, write_json

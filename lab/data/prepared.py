@@ -12,7 +12,7 @@ from typing import Any
 from conventions import PREPARED
 from conventions.content import check_prepared
 from conventions.files import check_no_pipe
-from lab.data.indexed_rows import read_row_lengths
+from lab.data.arrays import read_row_lengths
 from lab.data.preparation import SPLITS, is_manifest
 from lab.errors import UserError
 from lab.files import known_sha256

@@ -30,10 +30,10 @@ FIGURES = ROOT / "runs" / "figures"
 LONGEST = 2048
 """Tokens of a sequence, unless --force is given."""
 THEORY = {
-    "score-gradients": "theory_gradients.score_gradients",
-    "bounds": "theory_gradients.bounds",
-    "temperature": "theory_concentration.theorems",
-    "kernels": "theory_concentration.kernels",
+    "score-gradients": "theory.score_gradients",
+    "bounds": "theory.bounds",
+    "temperature": "theory.theorems",
+    "kernels": "theory.kernels",
     "softmax-lognormal": "theory_lognormal.softmax",
     "sums-of-lognormals": "theory_lognormal.sums",
     "densities": "theory_lognormal.densities",

@@ -123,7 +123,11 @@ MEASURES = {
         needs=("method",),
     ),
     "recall": Measure(
-        "recall", (), ("recall",), "parameters examples counted loss_nats accuracy exact state_numbers"
+        "accuracy",
+        (),
+        ("recall",),
+        "parameters examples counted loss_nats accuracy exact state_numbers",
+        "measure_recall",
     ),
 }
 """By the name in a study's YAML."""

@@ -1,4 +1,4 @@
-"""Accuracy: of classifiers (Long Range Arena, Vision Transformers), and of language models that copy.
+"""Accuracy: of classifiers (Long Range Arena, images), and of language models that copy or recall.
 
 Copying is measured with the true prefix before every symbol, and in free-running generation.
 """
@@ -24,12 +24,7 @@ from lab.files import read_json, shown_path
 from lab.measure import TrainedRun
 from lab.run.checkpoint import Checkpoint, default_settings, read_checkpoint
 from lab.run.folder import BEST, LRA_RUN
-from lab.run.kinds import (
-    Classification,
-    check_lra_data,
-    load_image_model,
-    read_lra,
-)
+from lab.run.kinds import Classification, check_lra_data, load_image_model, read_lra
 from lab.run.log import read_log, run_figures
 from user_dir.criterions import ClassificationCriterion
 from user_dir.tasks.copy_data import prompts
@@ -237,3 +232,57 @@ def measure_copying(run: TrainedRun) -> dict[str, Any]:
         "converged": found["loss_nats"] < CONVERGED_LOSS and found["accuracy"] > CONVERGED_ACCURACY,
         "converged_at": next(below, None),
     }
+
+
+# Associative recall: how many questions a model answers, and how much its decoding state holds.
+
+
+@torch.inference_mode()
+def recalling(
+    model: FairseqLanguageModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
+) -> dict[str, Any]:
+    """Loss in nats and accuracy of all questions of a split, and the share of rows without a mistake."""
+    model = model.to(device).eval()
+    pad, loss, counted, right, exact, rows = task.target_dictionary.pad(), 0.0, 0, 0, 0, 0
+    for batch in batches_of(task, split, device, max_sentences=batch_size):
+        target = batch["target"]
+        logits = model(**batch["net_input"])[0].float()
+        loss += float(F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="sum"))
+        wrong = logits.argmax(-1).ne(target) & target.ne(pad)
+        counted += batch["ntokens"]
+        right += batch["ntokens"] - int(wrong.sum())
+        exact += int((~wrong.any(1)).sum())
+        rows += len(target)
+    return {
+        "examples": rows,
+        "counted": counted,
+        "loss_nats": loss / counted,
+        "accuracy": right / counted,
+        "exact": exact / rows,
+    }
+
+
+@torch.inference_mode()
+def state_numbers(model: FairseqLanguageModel, row: Tensor) -> int:
+    """How many floating-point numbers decoding keeps of one row `(1, N)` once it has been read."""
+    state: dict[str, Any] = {}
+    model.eval()(row, incremental_state=state)
+    found: dict[int, Tensor] = {}
+
+    def collect(value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found[id(value)] = value
+        elif isinstance(value, dict):
+            for one in value.values():
+                collect(one)
+
+    collect(state)
+    return sum(tensor.numel() for tensor in found.values())
+
+
+def measure_recall(run: TrainedRun) -> dict[str, Any]:
+    """The figures of recall on test."""
+    trained = read_checkpoint(run.checkpoint)
+    found = recalling(trained.model, trained.task, "test", trained.batch_size, run.device)
+    row = trained.task.dataset("test")[0]["source"][None].to(run.device)
+    return {"parameters": trained.parameters, **found, "state_numbers": state_numbers(trained.model, row)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.recall import recalling, state_numbers
+from lab.measure.accuracy import recalling, state_numbers
 from tests.helpers.lm import PAD, build_lm
 from user_dir.errors import UserError
 from user_dir.tasks.recall import RecallTask, RecallTaskConfig

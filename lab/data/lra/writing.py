@@ -11,8 +11,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from lab.data.arrays import begin_bytes, save_array
-from lab.data.indexed_rows import row_writer
+from lab.data.arrays import begin_bytes, row_writer, save_array
 from lab.data.lra.tasks import LraTask, Source
 from lab.data.preparation import SPLITS, write_manifest
 from lab.data.tokenization import SPECIAL_SYMBOLS

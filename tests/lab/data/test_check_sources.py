@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from lab.data.check_sources import check
-from lab.data.published import CORPORA, read_corpus
+from lab.data.published import CORPORA, check, read_corpus
 from lab.errors import UserError
 from tests.helpers.serving import Server
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lab.data import dogs_vs_cats
 from lab.data import images as command
-from lab.data.dogs_vs_cats import Photograph, decoded
-from lab.data.image_sets import in_grey, shrunk
+from lab.data import images as dogs_vs_cats
+from lab.data.images import Photograph, decoded, in_grey, shrunk
 from user_dir.tasks.image_data import open_image_data
 
 COLOURS = {"cat": (200, 0, 0), "dog": (0, 0, 200)}

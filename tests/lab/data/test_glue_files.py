@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lab.data import glue_files
-from lab.data.glue_files import Source, find_sources, read_examples
+from lab.data import glue as glue_files
+from lab.data.glue import Source, find_sources, read_examples
 from lab.errors import UserError
 from lab.glue_tasks import TASKS, glue_task
 

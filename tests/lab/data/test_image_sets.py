@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.data import images as command
-from lab.data.image_sets import hold_out, interleaved
+from lab.data.images import hold_out, interleaved
 from lab.files import ROOT
 from lab.run.recipe import read_experiment
 from user_dir.tasks.image_data import ImageShape, open_image_data

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lab.export import import_hf
-from lab.export.hf_roberta import EMBEDDING, POSITIONS, as_settings, renamed
+from lab.export.import_hf import EMBEDDING, POSITIONS, as_settings, renamed
 from lab.run.checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
 from tests.helpers.evil import Evil
 from tests.helpers.tiny import train_run

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lab.measure import TrainedRun, accuracy, pixels, sample_images
+from lab.measure import TrainedRun, accuracy, pixels
 from lab.run import kinds
 from tests.helpers import tiny
 from tests.helpers.images import write_images
@@ -83,11 +83,11 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
     checkpoint = made.run / "checkpoint_last.pt"
     for size, extra in ((7, []), (7, []), (2, []), (7, ["--recompute"])):  # the second replaces the first
         words = ["--count", 7, "--batch-size", size, "--out", tmp_path / f"{size}{len(extra)}.png", *extra]
-        call(sample_images, checkpoint, *words)
+        call(pixels, checkpoint, *words)
     first, *others = (np.load(tmp_path / f"{name}.npy") for name in ("70", "20", "71"))
     assert first.shape == (7, 4, 3, 1) and first.dtype == np.uint8 and first.max() < 5
     assert all(np.array_equal(first, other) for other in others)
-    call(sample_images, checkpoint, "--count", 4, "--complete", 0.5, "--out", tmp_path / "half.png")
+    call(pixels, checkpoint, "--count", 4, "--complete", 0.5, "--out", tmp_path / "half.png")
     completed, true = np.load(tmp_path / "half.npy"), np.load(made.data / "test.images.npy")[:4]
     assert np.array_equal(completed[:, :2], true[:, :2]) and not np.array_equal(completed, true)
     picture = np.array(Image.open(tmp_path / "half.png"))
@@ -112,7 +112,7 @@ def test_drawn_images_begin_with_what_training_gives(call, made, tmp_path, monke
 
     for module in (pixels, kinds):
         monkeypatch.setattr(module, "load_image_model", given_five)
-    call(sample_images, made.run / "checkpoint_last.pt", "--count", 4, "--out", tmp_path / "given.png")
+    call(pixels, made.run / "checkpoint_last.pt", "--count", 4, "--out", tmp_path / "given.png")
     drawn, true = np.load(tmp_path / "given.npy").reshape(4, -1), images.images("test")[:4].reshape(4, -1)
     assert (drawn[:, :5] == true[:, :5]).all() and (drawn != true).any()
     checkpoint = given_five(made.run / "checkpoint_last.pt", made.data, "pixels")
@@ -162,7 +162,7 @@ def test_images_of_another_shape(refused, vit, tmp_path):
     words = (vit.config, other, "--gpus", 0, "--save-dir", tmp_path / "run")
     sentence = refused(vit.script, *words, "--finetune-from-model", vit.run / "checkpoint_last.pt")
     assert "holds images of 4 x 6 x 1 of 5 levels, but" in sentence and not (tmp_path / "run").exists()
-    sentence = refused(sample_images, vit.run / "checkpoint_last.pt")
+    sentence = refused(pixels, vit.run / "checkpoint_last.pt")
     assert "holds a model of the task image_classification, not of pixels" in sentence
     words = (vit.config, vit.data, "--gpus", 0, "--save-dir", vit.run)
     assert "holds a run whose patch_size is 2, not 1" in refused(vit.script, *words, "--patch-size", 1)

@@ -1,4 +1,4 @@
-"""predict_glue.sh on what finetune_glue.sh has kept: figures, files, and what bad input gets."""
+"""`predict` on what finetune_glue.sh has kept: figures, files, and what bad input gets."""
 
 import json
 import shutil
@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from lab.data.glue import write_labels
-from lab.data.glue_files import Examples
+from lab.data.glue import Examples, write_labels
 from lab.glue_tasks import TASKS
 from lab.measure import glue as evaluation
-from lab.measure import predict_glue
+from lab.measure import glue as predict_glue
 from lab.measure.accuracy import most_frequent
 from lab.measure.glue import decide, read_targets, score
 from tests.helpers.encoders import ROWS

@@ -6,7 +6,7 @@ from PIL import Image
 from scipy import stats
 
 from lab.data.lra import pathfinder
-from lab.data.lra.contours import SETTINGS, dilate, room_for
+from lab.data.lra.pathfinder import SETTINGS, dilate, room_for
 
 
 def sample_images(samples, side):

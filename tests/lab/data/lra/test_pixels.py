@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lab.data.lra.cifar import grey
+from lab.data.lra.images import grey
 
 HARD = "curv_contour_length_14"
 
