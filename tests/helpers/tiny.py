@@ -88,7 +88,7 @@ class Tiny(NamedTuple):
     @property
     def script(self) -> str:
         """What trains it."""
-        return f"scripts/{KINDS[self.task].command}"
+        return KINDS[self.task].command
 
 
 def tiny(kind: str, folder: Path, data: Path | None = None) -> Tiny:
