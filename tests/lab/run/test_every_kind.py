@@ -111,7 +111,7 @@ def test_a_dry_run_prints_the_command(kind, call, tmp_path, capsys):
 @pytest.mark.parametrize("kind", tiny.UPDATES)
 def test_the_yaml_of_another_command(kind, refused, tmp_path):
     made = tiny.write(kind, tmp_path / "made", tmp_path)
-    scripts = {f"scripts/{kind.command}" for kind in KINDS.values()}
+    scripts = {kind.command for kind in KINDS.values()}
     for script in scripts - {made.script, "scripts/finetune_glue.sh"}:
         assert made.script in refused(script, made.config, tmp_path, "--gpus", 0)
     assert not (tmp_path / "run").exists()
