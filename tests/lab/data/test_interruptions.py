@@ -110,10 +110,12 @@ def test_two_runs_at_once(tmp_path):
     command = [sys.executable, "-m", "lab", "data-prep/bundled_corpus.sh", "--dest", tmp_path / "data"]
     first = forked.start(command)
     wait_for("train:", first.logs[0], first.process.is_alive)
+    os.kill(first.process.pid, signal.SIGSTOP)
     second = forked.start(command)
+    wait_for("Waiting for another run", second.logs[0], second.process.is_alive)
+    os.kill(first.process.pid, signal.SIGCONT)
     assert "is ready" in first.wait(check=True).stdout
     output = second.wait(check=True).stdout
-    assert "Waiting for another run" in output
     assert "is ready" in output
     assert "Binarising" not in output
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

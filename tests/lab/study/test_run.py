@@ -376,7 +376,7 @@ def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeyp
 
     def interrupted(running):
         alive = lambda: running[0].process.poll() is None  # noqa: E731
-        wait_for('"num_updates"', cell.folder / schedule.LOG, alive)
+        wait_for('"num_updates"', cell.folder / run_folder.LOG, alive)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule, "start", note)

@@ -71,17 +71,19 @@ def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class()
 
 def test_exponents_by_moment_matching_are_shown_and_fixed_ones_are_not():
     [table] = vision.tables(section_of(STUDY, RECORDS))
-    assert "| layer 0 | 1.90 to 2.10 | 2.20 to 2.30 |" in table.splitlines()
+    assert "| layer 1 | 1.90 to 2.10 | 2.20 to 2.30 |" in table.splitlines()
     authors = record("lln_diag_authors", preset="digits_short")
     assert "the authors' a and b" in vision.tables(section_of(STUDY, [authors]))[0]
     assert vision.tables(section_of(STUDY, [record("lln_diag-8"), record("softmax")])) == []
 
 
-def test_accuracy_against_fixed_exponents_is_their_median():
+def test_accuracy_against_fixed_exponents_is_their_median(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(vision, "plot_curves", lambda path, panels, **others: drawn.extend(panels))
     records = [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)]
-    curve = vision.fixed_curve(section_of(STUDY, records), records)
-    assert (curve.x, curve.y) == ((0.25, 8.0), (90.0, 95.0))
-    assert vision.fixed_curve(section_of(STUDY, []), [record("softmax")]) is None
+    vision.draw_fixed(section_of(STUDY, records), "source", tmp_path / "fixed.png")
+    [(_, _, _, [fixed, matched])] = drawn
+    assert (fixed.x, fixed.y) == ((0.25, 8.0), (90.0, 95.0)) and list(matched.y) == [93.0, 93.0]
 
 
 def test_the_loss_scale_has_a_table_in_float16_only():
@@ -94,8 +96,14 @@ def test_the_loss_scale_has_a_table_in_float16_only():
     assert "loss scale" not in write_page(STUDY, RECORDS)
 
 
-def test_the_picture_is_drawn_of_every_method(tmp_path):
-    [picture] = pictures_of(STUDY, [record(name) for name in STUDY.axes["method"].choices], tmp_path)
-    assert picture.path.name == "digits-accuracy.png"
-    picture.draw(picture.path)
-    assert picture.is_current()
+def test_the_pictures_are_drawn_of_every_method(tmp_path):
+    records = [record(name) for name in STUDY.axes["method"].choices]
+    pictures = pictures_of(STUDY, records, tmp_path)
+    assert [picture.path.name for picture in pictures] == [
+        "digits-accuracy.png",
+        "digits-exponents.png",
+        "digits-fixed.png",
+    ]
+    for picture in pictures:
+        picture.draw(picture.path)
+        assert picture.is_current()
