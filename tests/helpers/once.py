@@ -15,9 +15,12 @@ def filled_once(tmp_path_factory, name: str, fill: Callable[[Path], object]) -> 
     folder, done = base / name, base / f"{name}.done"
     with open(base / f"{name}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # what a try that failed has left
-            folder.mkdir()
-            fill(folder)
-            done.touch()
+        try:
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # what a try that failed has left
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # processes forked by `fill` may still have it open
     return folder
