@@ -216,10 +216,8 @@ def causal_linear_attention_step(
         check_scale(scale)
     if _step_runs_compiled(q, k, v, state, log_decay):
         try:
-            if log_decay is None:
-                found = operators.step(q, k, v, state, normalize, eps)
-            else:
-                found = operators.step(q, k, v, state, normalize, eps, log_decay.to(state.dtype).exp())
+            decay = None if log_decay is None else log_decay.to(state.dtype).exp()
+            found = operators.step(q, k, v, state, normalize, eps, decay)
             return found if scale is None else (found[0] * scale, found[1])
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.

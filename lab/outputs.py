@@ -39,7 +39,7 @@ def check_output(
 ) -> None:
     """UserError unless the file `out`, and those that go `beside` it by their endings, can be written.
 
-    An ending replaces that of `out`: with ".md" or "_accuracy.png", `a.json` has `a.md` or `a_accuracy.png`.
+    An ending replaces that of `out`: with ".md" or ".png", `a.json` has `a.md` or `a.png` beside it.
 
     An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
     one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.

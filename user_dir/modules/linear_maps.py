@@ -49,7 +49,7 @@ class JoinsMaps(nn.Module):
         if torch.compiler.is_compiling() or in_transform():
             return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
         joined = self._joined
-        if joined is None or joined.addresses != _addresses(weights + biases):
+        if joined is not None and joined.addresses != _addresses(weights + biases):
             joined = None
         if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases)):
             out = _JoinedMaps.apply(x.flatten(0, -2), joined, len(weights), *weights, *biases)
