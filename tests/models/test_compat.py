@@ -246,6 +246,24 @@ assert made.get_lr() == again.get_lr() == 0.05
             convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
         assert "UserWarning" not in text.getvalue(), text.getvalue()
         """,
+    "restore_log_format": """
+        import io, logging, sys
+        root, text = logging.getLogger(), io.StringIO()
+        root.handlers.clear()
+        logging.basicConfig(level=logging.DEBUG, stream=text)  # as an import of fairseq does
+        if patches := sys.modules.get("user_dir.fairseq_patches"):
+            patches.apply()
+        logging.debug("noise")
+        logging.info("figures")
+        assert text.getvalue().endswith(" | INFO | root | figures\\n") and "noise" not in text.getvalue()
+        """,
+    "silence_data_loaders": """
+        import warnings
+        from torch.utils.data import DataLoader
+        with warnings.catch_warnings(record=True) as seen:
+            list(DataLoader([1, 2], pin_memory=True))
+        assert not [one for one in seen if "pin_memory" in str(one.message)]
+        """,
     "show_options_in_help": """
         import contextlib, io
         from fairseq import options

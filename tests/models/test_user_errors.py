@@ -3,6 +3,9 @@
 Options of attentions are in tests/attention/every/test_user_errors.py; here are some that reach them.
 """
 
+import io
+import sys
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from tests.helpers.images import SMALL_VIT, build_pixel_model, build_vit, pixel_
 from tests.helpers.lm import build_lm
 from tests.helpers.lra import lra_task
 from tests.helpers.roberta import build_roberta
+from user_dir.checks.settings import check_input
 from user_dir.errors import UserError
 from user_dir.models import stack
 from user_dir.tasks.image_data import ImageShape
@@ -122,3 +126,10 @@ def test_layer_drop_of_lln_in_several_processes(monkeypatch):
     build_lm("transnormer_t1", decoder_layerdrop=0.1)
     with pytest.raises(UserError, match="--decoder-layerdrop drops other layers in each process"):
         build_lm("lln_diag_lm", decoder_layerdrop=0.1)
+
+
+def test_typed_bytes_that_are_no_text(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Gödel\n".encode() + b"\x80\n"), "latin-1"))
+    check_input("-")
+    with pytest.raises(UserError, match="is no text in UTF-8"):
+        list(sys.stdin)

@@ -1,15 +1,17 @@
 """Numbers, texts and files that no run can have, refused by the name of their option."""
 
 import ast
+import codecs
 import logging
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, ListConfig
 
@@ -36,6 +38,7 @@ LIMITS = {  # what other numbers must lie between
     "sampling_topp": (-math.inf, 1),  # below 0, as by default, it is off
     **dict.fromkeys(FROM_ZERO, (0, math.inf)),
 }
+REFUSED = "refused"  # the name of this module's handler of bytes that are no text
 # How a log begins: with fairseq's configuration, or the time of a line.
 LOG = re.compile(rb"\{'_name': None, 'common'|\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 PLANS = ("decoder_attention", "encoder_attention")
@@ -179,8 +182,11 @@ def check_betas(text: str) -> None:
 
 
 def check_input(name: str) -> None:
-    """UserError if fairseq-interactive cannot read its `--input`."""
-    if name != "-" and not os.path.exists(name):
+    """UserError if fairseq-interactive cannot read its `--input`; of `-`, when it reads what is no text."""
+    if name == "-":
+        sys.stdin.reconfigure(encoding="utf-8", errors=REFUSED)
+        return
+    if not os.path.exists(name):
         raise UserError(f"no file {name} to read; name another one with --input, or - for what you type")
     if os.path.isdir(name):
         raise UserError(f"--input is {name}, a folder; name a file of text, or - for what you type")
@@ -196,6 +202,14 @@ def check_input(name: str) -> None:
                     f"--input is {name}, which is no text in UTF-8 ({error.reason}); convert it, or name "
                     "another file"
                 ) from None
+
+
+def refuse_bytes(error: UnicodeError) -> NoReturn:
+    """The handler of `codecs` for bytes that are no text."""
+    raise UserError(f"the input is no text in UTF-8 ({error.reason}); convert it") from None
+
+
+codecs.register_error(REFUSED, refuse_bytes)
 
 
 def note_missing_tokenizer(settings: Mapping[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 import argparse
 import atexit
+import logging
 import multiprocessing
+import os
 import sys
 import types
 import warnings
@@ -19,6 +21,8 @@ def apply() -> None:
     fork_data_loaders()
     end_gloo_at_exit()
     silence_hydra()
+    silence_data_loaders()
+    restore_log_format()
 
 
 def allow_plain_types_in_checkpoints() -> None:
@@ -65,3 +69,26 @@ def silence_hydra() -> None:
     """Every command of fairseq prints 24 lines of hydra's warnings about how fairseq calls it."""
     warnings.filterwarnings("ignore", category=UserWarning, module=r"hydra\.")
     warnings.filterwarnings("ignore", message=r"\s*'.*' is validated against ConfigStore schema")
+
+
+def silence_data_loaders() -> None:
+    """fairseq always asks for pinned memory; without a GPU torch warns that there is none."""
+    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true but no accelerator")
+
+
+def restore_log_format() -> None:
+    """A module of fairseq's (wav2vec2_classification, 0.12.3) sets logging to DEBUG when it is imported.
+
+    All commands but fairseq-train import it before they set their own format, which then does nothing.
+    """
+    root = logging.getLogger()
+    of_module = [h for h in root.handlers if getattr(h.formatter, "_fmt", None) == logging.BASIC_FORMAT]
+    if (
+        root.level == logging.DEBUG
+        and of_module
+        and any(name.startswith("fairseq_cli.") for name in sys.modules)
+    ):
+        root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+        of_module[0].setFormatter(
+            logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S")
+        )

@@ -120,9 +120,11 @@ def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) ->
 
 
 def refuse_interpolation(parsed: argparse.Namespace) -> None:
-    """hydra, through which fairseq passes its options, fills in what a folder's name has of `${...}`."""
-    if "${" in str(getattr(parsed, "save_dir", "")):
-        raise UserError("--save-dir has a ${...}, which fairseq fills in; write the folder's name itself")
+    """UserError for an option with `${...}`, which hydra, through which fairseq passes it, would fill in."""
+    for name, value in vars(parsed).items():
+        if isinstance(value, str) and "${" in value:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} has a ${{...}}, which fairseq fills in; write the name itself")
 
 
 def check_required(parsed: argparse.Namespace) -> None:
