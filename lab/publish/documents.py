@@ -13,7 +13,7 @@ from pathlib import Path
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, read_json, shown_path
 from lab.methods import label_of
-from lab.publish.tables import grouped, markdown_table, where
+from lab.publish.tables import MEASURED_ON, grouped, markdown_table, where
 from lab.store import STORE, stored
 
 WIDTH = 118  # of the prose around a paragraph
@@ -37,7 +37,8 @@ def operator_table(path: Path, title: str) -> str:
 
 def quickstart(page: Path) -> str:
     """The table of the quickstart's page, and where it was measured."""
-    _, _, table, _, measured, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    parts = page.read_text(encoding="utf-8").split("\n\n")
+    table, measured = (next(part for part in parts if part.startswith(word)) for word in ("| ", MEASURED_ON))
     return f"{table}\n\n{measured}"
 
 

@@ -14,6 +14,8 @@ Key = TypeVar("Key", bound=Hashable)
 Figure = Callable[[Record], Any]
 MEASURED = "training times are those of a machine that may have done other work."
 """How every page ends its notes."""
+MEASURED_ON = "Measured on "
+"""How that paragraph begins."""
 
 
 def where(record: dict[str, Any], threads: int | None = None) -> str:
@@ -131,4 +133,4 @@ def measured_on(records: Sequence[Record]) -> str:
     environments = [record["environment"] for record in records]
     machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
     commits = ", ".join(sorted({one["commit"] for one in environments}))
-    return f"Measured on {'; '.join(machines)} (commit {commits}); {MEASURED}"
+    return f"{MEASURED_ON}{'; '.join(machines)} (commit {commits}); {MEASURED}"

@@ -55,7 +55,7 @@ from lab.verdicts import (
 )
 
 REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
-SAME = ("about", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
+SAME = ("about", "asks", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
 """Keys that a study has as they are written."""
 RESERVED = ("label", "config", "seeds", "on_request")
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
@@ -64,7 +64,7 @@ OPTIONS += ("seed", "tuning")
 FOLDER = re.compile(r"[^./\0-][^/\0]*")
 """A value of an axis, which is the name of a folder, too."""
 INTERPOLATION = "${"
-TEXTS = ("about", "notes")
+TEXTS = ("about", "asks", "answer", "notes")
 """Keys of prose, in which nothing is interpolated."""
 OF_TRAINING = (
     "updates",
@@ -125,6 +125,8 @@ class StudyKeys(Keys):
     tune: Any = None
     best: Any = None
     prepare: Any = None
+    asks: Text = ""
+    answer: Text = ""
     notes: Text = ""
     extras: Annotated[bool, Strict()] = False
     hooks: Text = ""
@@ -321,7 +323,8 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         baselines=baselines,
         claims=claims,
         plot=read_plot(path, keys.plot),
-        notes=read_notes(path, keys.notes),
+        answer=read_template(path, "answer", keys.answer),
+        notes=read_template(path, "notes", keys.notes),
         extras=extras,
     )
 
@@ -392,12 +395,12 @@ def read_extras(path: Path, keys: StudyKeys, axes: Mapping[str, Axis]) -> bool:
     return wanted
 
 
-def read_notes(path: Path, given: str) -> str:
-    """The key `notes`, in jinja2's syntax."""
+def read_template(path: Path, key: str, given: str) -> str:
+    """A text in jinja2's syntax."""
     try:
         Environment().parse(given)
     except TemplateSyntaxError as error:
-        raise UserError(f"{path}: notes cannot be read: {error}") from None
+        raise UserError(f"{path}: {key} cannot be read: {error}") from None
     return given
 
 

@@ -1,13 +1,17 @@
-"""The page of a study: tables with the papers' rows, verdicts on the papers' claims, notes, pictures."""
+"""The page of a study: what it asks, the answer, tables with the papers' rows, verdicts, pictures, notes."""
 
 import json
 import os
+import re
+import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import TextWrapper
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +21,7 @@ from PIL import Image
 
 from conventions.files import is_plain
 from lab.data.prepared import same_data
-from lab.errors import UserError
+from lab.errors import UserError, check_known
 from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
 from lab.measure import MEASURES
 from lab.methods import performer_note
@@ -38,12 +42,15 @@ from lab.study.cells import Cell, Plan
 from lab.study.claims import verdicts
 from lab.study.declaration import plotted_by
 from lab.study.records import OLDER, best_note, best_records, gather, read_records, settings_mark
-from lab.study.schema import GIVEN, Record, Study
+from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
 from lab.study.table import NONE, write_table
+from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a record raises that is not as it was written."""
+LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
+"""Of the prose of a page."""
 LOOK = 1
 """Of pictures; a higher number has all of them drawn again."""
 NOT_FILLED_IN = (
@@ -69,6 +76,96 @@ def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(cell[axis]) for axis in study.axes if axis not in rows)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What the words of an answer are made of: figures and verdicts of the records.
+
+    A row is named by choices joined by "/", as in a claim, with that of the preset where there are several.
+    """
+
+    study: Study
+    records: Sequence[Record]
+
+    def of(self, row: str) -> list[Record]:
+        """The records of a row; NotMeasured if there are none, UserError if it names no cell or several."""
+        axes, named = self.study.axes, row.split("/")
+        known = {name for axis in axes.values() for name in axis.choices}
+        found = [one for one in self.records if Counter(named) <= Counter(map(str, one["cell"].values()))]
+        if not found and (not all(axis.closed for axis in axes.values()) or known.issuperset(named)):
+            raise NotMeasured(row)
+        apart = [name for name in axes if not self.study.best or name != self.study.best.axis]
+        if len({tuple(one["cell"][name] for name in apart) for one in found}) != 1:
+            raise UserError(
+                f"{self.study.path}: answer: {row} names no row, or several; name one choice of each axis"
+            )
+        return found
+
+    def value(self, figure: str, row: str) -> float:
+        """The median of a figure over the seeds of a row."""
+        expression, records = parse_expression(figure, f"{self.study.path}: answer"), self.of(row)
+        if not (values := list(numbers(expression, records))):
+            raise UserError(f"{self.study.path}: answer: {not_measured(expression, records[0])}")
+        return statistics.median(values)
+
+    def median(self, figure: str, row: str, form: str) -> str:
+        """That median as text."""
+        return format(self.value(figure, row), form)
+
+    def change(self, figure: str, row: str, other: str) -> str:
+        """How far the median of a row is from that of another: "12 % below"."""
+        ratio = self.value(figure, row) / self.value(figure, other)
+        return f"{100 * abs(ratio - 1):.0f} % {'below' if ratio < 1 else 'above'}"
+
+    def points(self, figure: str, row: str, other: str, form: str = ".1f") -> str:
+        """The difference of two medians: "1.2 above"."""
+        difference = self.value(figure, row) - self.value(figure, other)
+        return f"{abs(difference):{form}} {'below' if difference < 0 else 'above'}"
+
+    def ranked(self, figure: str) -> list[str]:
+        """The labels of the first table's rows that have the figure, lowest median first."""
+        expression = parse_expression(figure, f"{self.study.path}: answer")
+        spec, medians = self.study.tables[0].whole(), {}
+        for key, records in spec.rows_of(self.records).items():
+            if values := list(numbers(expression, records)):
+                medians[spec.label(key)] = statistics.median(values)
+        return sorted(medians, key=medians.__getitem__)
+
+    def verdict(self, says: str, group: str = "") -> str:
+        """The outcome of the claim that says this, in the group named by a choice."""
+        for name, records in groups_of(self.study, self.records).items():
+            for claim, verdict in verdicts(self.study, records) if not group or group in name else ():
+                if claim.says == says:
+                    return verdict.outcome
+        check_known(
+            says, [claim.says for claim in self.study.claims], f"{self.study.path}: answer: no claim {says!r}"
+        )
+        raise NotMeasured(group)
+
+
+class NotMeasured(Exception):
+    """An answer names a row that has no records yet."""
+
+
+def write_answer(study: Study, records: Sequence[Record]) -> str:
+    """What the study asks, what came out, and how many of the papers' claims came to which verdict.
+
+    The answer is filled in like notes; until all rows that it names are measured, a sentence stands for it.
+    """
+    known = Answer(study, [record for record in records if OLDER not in record])
+    words = {name: getattr(known, name) for name in ("median", "change", "points", "ranked", "verdict")}
+    try:
+        answer = fill_in(study, "answer", words, records[0])
+    except NotMeasured as error:
+        answer = f"There is no answer yet: {error} has not been measured."
+    groups = groups_of(study, records).values()
+    found = Counter(one.outcome for group in groups for _, one in verdicts(study, group))
+    counted = ", ".join(
+        f"{number} {outcome}" for outcome, number in sorted(found.items()) if outcome != NOT_RUN
+    )
+    claims = f"Claims of the papers: {counted}." if counted else ""
+    return "\n\n".join(filter(None, [study.asks, answer, claims]))
+
+
 def write_notes(study: Study, records: Sequence[Record]) -> str:
     """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax.
 
@@ -86,18 +183,31 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         "over_seeds": over_seeds(records),
         "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
     }
+    return fill_in(study, "notes", json.loads(json.dumps(known, default=str)), first)
+
+
+def fill_in(study: Study, key: str, known: Mapping[str, Any], first: Record) -> str:
+    """A template of the YAML with what it may use, in jinja2's sandbox; UserError where that fails."""
     try:
-        plain = json.loads(json.dumps(known, default=str))
         sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
-        return sandbox.from_string(study.notes).render(plain).strip()
+        return refilled(sandbox.from_string(getattr(study, key)).render(known).strip())
     except NOT_FILLED_IN as error:
         raise UserError(
-            f"{study.path}: notes cannot be filled in from the record {place_of(first)}: {error}"
+            f"{study.path}: {key} cannot be filled in from the record {place_of(first)}: {error}"
         ) from None
 
 
-def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
-    """Tables, verdicts and notes of one group."""
+def refilled(text: str) -> str:
+    """Markdown whose paragraphs have even lines again after figures were filled in; other parts stay."""
+    parts = re.split(r"\n(?:[ \t]*\n)+", text)
+    is_prose = lambda part: not re.search(r"^(\s|[-*+>#|]|```|\d+[.)] )", part, re.MULTILINE)  # noqa: E731
+    return "\n\n".join(LINES.fill(part) if is_prose(part) else part for part in parts)
+
+
+def write_group(
+    study: Study, name: tuple[str, ...], records: Sequence[Record], pictures: Iterable[str] = ()
+) -> str:
+    """Tables, verdicts, pictures and notes of one group."""
     heading = [f"## {', '.join(name)}"] if name else []
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
     write_more = getattr(extras_of(study), "tables", None)
@@ -115,8 +225,8 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
         *performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records)),
         measured_on(records),
     ]
-    parts = [*heading, *tables, note_of_older(records), *extra, claims, tuned_table(study, records), *notes]
-    return "\n\n".join(filter(None, parts))
+    results = [*tables, note_of_older(records), *extra, claims, tuned_table(study, records)]
+    return "\n\n".join(filter(None, [*heading, *results, *pictures, *notes]))
 
 
 def tuned_table(study: Study, records: Sequence[Record]) -> str:
@@ -141,19 +251,30 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     return f"{title}\n\n{markdown_table(['', *values], lines)}"
 
 
-def write_page(study: Study, records: Sequence[Record]) -> str:
-    """The whole page in Markdown."""
-    parts = [write_group(study, name, group) for name, group in groups_of(study, records).items()]
-    return marked("\n\n".join([f"# {study.about}", *parts]) + "\n")
+def write_page(study: Study, records: Sequence[Record], pictures: Iterable["Picture"] = ()) -> str:
+    """The whole page in Markdown, with links to its pictures."""
+    links = grouped(pictures, lambda picture: picture.group)
+    parts = [
+        write_group(study, name, group, [picture.link for picture in links.get(name, ())])
+        for name, group in groups_of(study, records).items()
+    ]
+    opening = list(filter(None, [f"# {study.about}", write_answer(study, records)]))
+    return marked("\n\n".join([*opening, *parts]) + "\n")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a page: `draw` writes it from what the fingerprint `source` is of."""
+    """A picture of a group of records: `draw` writes it from what the fingerprint `source` is of."""
 
+    group: tuple[str, ...]
     path: Path
     source: str
     draw: Callable[[Path], None]
+
+    @property
+    def link(self) -> str:
+        """How the page shows it."""
+        return f"![{self.path.stem}]({self.path.name})"
 
     def is_current(self) -> bool:
         """Whether it was drawn from the records as they are."""
@@ -174,7 +295,7 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
         draws |= {title: partial(draw, section) for title, draw in pictures_besides(study).items()}
         for title, draw in draws.items():
             path = out / f"{'-'.join([*name, title])}.png"
-            found.append(Picture(path, source, partial(draw, source)))
+            found.append(Picture(name, path, source, partial(draw, source)))
     return found
 
 
@@ -283,8 +404,7 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
 def _publish(study: Study, records: Sequence[Record], out: Path, check: bool) -> list[Path]:
     pictures = pictures_of(study, records, out)
     check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
-    links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
-    text = "\n\n".join([write_page(study, records).strip(), *links]) + "\n"
+    text = write_page(study, records, pictures)
     old = [picture for picture in pictures if not picture.is_current()]
     if not check:
         for picture in old:
@@ -358,7 +478,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 y = [study.plot["factor"] * value for value in y]
                 curves.append(Curve(spec.label(key), colors[key], x, y))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
-    asks, note = study.plot.get("asks", study.about), note_of_seed(shown)
+    asks, note = study.plot.get("asks") or study.asks or study.about, note_of_seed(shown)
     plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
 
 

@@ -338,6 +338,7 @@ class Study:
     name: str
     path: Path
     about: str
+    asks: str
     config: str
     data: str
     start: str
@@ -354,5 +355,6 @@ class Study:
     baselines: tuple[Baseline, ...]
     claims: tuple[Claim, ...]
     plot: dict[str, Any]
+    answer: str
     notes: str
     extras: bool

@@ -222,6 +222,7 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"claims": [5]}, "claims is 5; write keys and values"),
         ({"plot": {"curves": "train", "by": "second"}}, "by.0 is 'second'; did you mean seconds"),
         ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
+        ({"answer": "{% if %}"}, "answer cannot be read: Expected an expression"),
         ({"hooks": "copy"}, "evaluate: copy has no extras; leave them out"),
         (
             {"extras": True, "evaluate": "carried"},

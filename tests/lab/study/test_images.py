@@ -56,7 +56,7 @@ def test_every_preset_has_the_paper_s_rows_of_its_images():
 
 
 def test_notes_say_the_size_of_the_model():
-    assert "2 layers of width 64,\n4 heads, 40 updates of" in write_page(STUDY, [record("softmax")])
+    assert "2 layers of width 64, 4 heads, 40 updates of" in write_page(STUDY, [record("softmax")])
     paper = record("linear", preset="cifar10", model={"decoder_layers": 16})
     assert "the paper's model, 40 updates of" in write_page(STUDY, [paper])
 

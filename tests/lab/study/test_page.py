@@ -12,7 +12,7 @@ import pytest
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
-from lab.files import ROOT
+from lab.files import RESULTS, ROOT
 from lab.methods import LANGUAGE_MODELS, NAMED
 from lab.outputs import MARK
 from lab.publish.page import markdown_parts
@@ -21,7 +21,7 @@ from lab.run.recipe import given_settings
 from lab.store import STORE
 from lab.study.claims import verdicts
 from lab.study.cli import check_out
-from lab.study.declaration import read_study
+from lab.study.declaration import read_study, study_names
 from lab.study.page import publish, shown_records, tuned_table, write_page
 from lab.study.records import best_records, read_records
 from lab.study.schema import ABSENT, Best, PaperColumn, follow, parse_expression
@@ -121,6 +121,50 @@ def test_the_whole_page(study_file, tmp_path):
     written(study, out, [made_up("elu", 3, loss_nats=0.4)])
     assert publish(study, out, check=True) == files
     assert [path.stat().st_mtime_ns for path in files] == before
+
+
+ANSWER = """
+{{median("loss_nats", "elu", ".1f")}} is {{change("loss_nats", "elu", "softmax")}},
+{{points("loss_nats", "softmax", "elu")}}; {{ranked("loss_nats")[0]}} is first; linear is as good:
+{{verdict("linear is as good")}}."""
+
+
+def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
+    """Tables, pictures and notes follow, in this order; the lines of a paragraph are even."""
+    study = study_with(asks="Which is best?", answer=ANSWER)
+    written(study, tmp_path)
+    page = publish(study, tmp_path)[0].read_text(encoding="utf-8").split("\n\n")
+    assert page[2:5] == [
+        "Which is best?",
+        "0.2 is 91 % below, 2.1 above; 1+elu is first; linear is as good: not comparable.",
+        "Claims of the papers: 1 not comparable.",
+    ]
+    beginnings = ["## tiny", "| ", "| claim", "![tiny-curves]", "4 updates, median", "Measured on"]
+    places = [next(i for i, part in enumerate(page) if part.startswith(word)) for word in beginnings]
+    assert places == sorted(places)
+    assert "There is no answer yet: softmax has not been measured." in write_page(study, RECORDS[:3])
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        ("{{median('loss', 'elu', '.1f')}}", "answer: loss, which tiny has not measured; .*loss_nats"),
+        ("{{median('loss_nats', 'tiny', '.1f')}}", "answer: tiny names no row, or several"),
+        ("{{verdict('linear is bad')}}", "answer: no claim 'linear is bad'"),
+        ("{{median('loss_nats')}}", "answer cannot be filled in"),
+        ("{{median.__self__.study}}", "answer cannot be filled in"),
+    ],
+)
+def test_a_wrong_answer_is_refused(answer, named, study_with):
+    with pytest.raises(UserError, match=named):
+        write_page(study_with(answer=answer), RECORDS)
+
+
+@pytest.mark.parametrize("name", [one for one in study_names() if (RESULTS / one / "README.md").exists()])
+def test_a_committed_page_answers_and_is_short(name):
+    page = (RESULTS / name / "README.md").read_text(encoding="utf-8")
+    assert read_study(name).asks in page and read_study(name).answer and "There is no answer yet" not in page
+    assert len([line for line in page.splitlines() if line and not line.startswith("|")]) < 80
 
 
 @pytest.mark.parametrize(
