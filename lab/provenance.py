@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import UserError
-from lab.files import ROOT, fingerprint, sha256_of, shown_path
+from lab.files import ROOT, fingerprint, shown_path
+from lab.sources import BENCHMARKS, measured_sources
 
 ALLOCATOR_VARIABLES = (
     "MALLOC_ARENA_MAX",
@@ -24,8 +25,6 @@ ALLOCATOR_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
 )
-MEASURED_PACKAGES = ("causal_linear_attention", "conventions", "user_dir")
-SOURCES = (".py", ".cpp", ".h", ".cu", ".cuh")
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -81,17 +80,10 @@ def commit(root: Path = ROOT) -> str:
     return head + ("+changes" if changed else "")
 
 
-def measured_code(command: str, root: Path = ROOT) -> str:
-    """A hash of the sources that decide figures: operator, plugin, conventions, and the benchmark that ran.
-
-    `command` names the benchmark, if there is one. Text and blank lines count, too: a hash of today's sources
-    tells for sure that nothing has changed, not that a figure has.
-    """
-    found = [path for name in MEASURED_PACKAGES for path in (root / name).rglob("*")]
-    script = root / command.partition(" ")[0]
-    found += [script] if script.parent == root / "benchmarks" else []
-    sources = sorted(path for path in found if path.suffix in SOURCES and path.is_file())
-    return fingerprint([[str(path.relative_to(root)), sha256_of(path)] for path in sources])
+def measured_code(command: str) -> str | dict[str, str]:
+    """The sources that decide what a command measures: of a benchmark a hash each, else one of all."""
+    sources = measured_sources(command)
+    return sources if command.startswith(BENCHMARKS) else fingerprint(sources)
 
 
 def _git(root: Path, *arguments: str) -> str:

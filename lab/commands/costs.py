@@ -10,21 +10,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.commands.make_results import environments, is_of_today
+from lab.commands.make_results import stale
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path
+from lab.provenance import commit
+from lab.sources import BENCHMARKS
 
 BY_VALUE = (
-    "lm_cost",
-    "roberta_cost",
-    "attention_cost",
-    "lra_cost",
-    "lra_speed",
-    "speech_cost",
-    "image_cost",
+    "lm_cost_cpu",
+    "roberta_cost_cpu",
+    "attention_cost_cpu",
+    "operator_cpu/operator_cost",
+    "loss_cost_cpu",
+    "lra_cost_cpu",
+    "lra_speed_cpu",
+    "speech_cost_cpu",
+    "image_cost_cpu",
+    "packed_cost_cpu",
+    "model_parts/model_parts_cost",
 )
-"""The benchmarks that resume, by what their figures are worth to a reader."""
+"""The records by what their figures are worth to a reader."""
+AT_ONCE = {
+    "operator_cost": ("--device", "cpu"),
+    "packed_cost": ("data/wikitext-2-sentencepiece-4000", "--device", "cpu"),
+    "model_parts_cost": (),
+}
+"""The arguments of benchmarks that measure all or nothing."""
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -35,26 +47,36 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def renewal(path: Path) -> list[str]:
-    """The words that measure a record again, or what is missing of it, with the settings that it has.
+    """The words that measure a record again, or what is missing of it; none if there is nothing to do.
 
-    `--restart` throws away figures of other sources, once: those of a renewal that was interrupted are kept.
+    Others than those AT_ONCE resume, with the settings that the record has. `--restart` throws away figures
+    of other sources, once: those of a renewal that was interrupted are kept.
     """
     record = read_json(path)
-    words = [f"benchmarks/{record['benchmark']}.py", "--device", "cpu"]
-    words += ["--architectures", ",".join(record["settings"]["architectures"])]
-    if limit := record["settings"].get("time_limit"):
-        words += ["--time-limit", f"{limit:g}"]
-    if not all(map(is_of_today, environments(record))):
-        words.append("--restart")
-    return [*words, "--out", shown_path(path)]
+    name = record.get("benchmark") or path.stem.removesuffix("_cpu")
+    words = [f"{BENCHMARKS}{name}.py"]
+    if name in AT_ONCE:
+        return [*words, *AT_ONCE[name], "--out", shown_path(path.parent)] if stale(record) else []
+    settings, out = record.get("settings"), path if "settings" in record else path.parent
+    words += ["--device", "cpu"]
+    if settings:
+        words += ["--architectures", ",".join(settings["architectures"])]
+        words += ["--time-limit", f"{limit:g}"] if (limit := settings.get("time_limit")) else []
+    words += ["--restart"] if stale(record) else []
+    return [*words, "--out", shown_path(out)]
 
 
 def main() -> None:
     """Run each benchmark; one that fails ends the command, which then resumes there."""
     options = parse(sys.argv[1:])
+    if not (options.dry_run or options.uncommitted) and commit().endswith("+changes"):
+        raise UserError(
+            "the records would name a commit without your changes; commit them, or give --uncommitted"
+        )
     for name in BY_VALUE:
-        words = renewal(MEASURED / f"{name}_cpu.json")
-        words += ["--uncommitted"] if options.uncommitted else []
+        if not (words := renewal(MEASURED / f"{name}.json")):
+            continue
+        words += ["--uncommitted"] if options.uncommitted and "--architectures" in words else []
         print(" ".join(words), flush=True)
         if not options.dry_run and subprocess.run([sys.executable, *words], cwd=ROOT).returncode:
             raise UserError(f"{words[0]} has failed, as it says above; run scripts/lab.sh costs to resume")

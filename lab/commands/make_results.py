@@ -20,6 +20,7 @@ from lab.files import RESULTS, read_json, renewed, shown_path
 from lab.papers import read_table
 from lab.publish import analysis, documents
 from lab.publish.tables import grouped, markdown_table
+from lab.sources import BENCHMARKS, changed, measured_sources
 from lab.study.claims import verdicts
 from lab.study.declaration import our_studies, read_study, study_names
 from lab.study.page import groups_of, publish, shown_records
@@ -164,20 +165,41 @@ def page_of(item: dict[str, str]) -> str:
 
 def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
     """The records of costs that the sources of today have not measured, or that do not name their sources."""
-    found = []
+    return [path for path in sorted(folder.rglob("*.json")) if stale(read_json(path))]
+
+
+def stale(record: Any) -> str:
+    """Which sources of a record of costs have changed since, in a sentence; empty for a current one."""
+    settings = record.get("settings") or {}
+    costs = [one for one in environments(record) if one.get("command", "").startswith(BENCHMARKS)]
+    differ: set[str] = set()
+    for one in costs:
+        code = one.get("code")
+        if not isinstance(code, dict):
+            return f"Stale: measured at commit {one['commit']}, before records named their sources."
+        now = measured_sources(one["command"])
+        differ |= {*changed(code, now, one["device"], settings.get("architectures", []))}
+    if not differ:
+        return ""
+    folders = ", ".join(sorted({str(Path(path).parent) for path in differ}))
+    commits = " and ".join(sorted({one["commit"] for one in costs}))
+    return f"Stale: measured at commit {commits}; since then sources in {folders} have changed."
+
+
+def say_what_is_stale(folder: Path = RESULTS / "measured") -> list[Path]:
+    """Write below the mark of each page of costs that it is stale, or take that line out.
+
+    `--check` does not look at these lines, since every change of a source would ask for new ones.
+    """
+    texts = {}
     for path in sorted(folder.rglob("*.json")):
-        runs = environments(read_json(path))
-        costs = [one for one in runs if one.get("command", "").startswith("benchmarks/")]
-        if not all(map(is_of_today, costs)):
-            found.append(path)
-    return found
-
-
-def is_of_today(environment: dict[str, Any]) -> bool:
-    """Whether today's sources are those that an environment's command ran."""
-    from lab.provenance import measured_code
-
-    return environment.get("code") == measured_code(environment["command"])
+        if (page := path.with_suffix(".md")).is_file():
+            mark, *parts = page.read_text(encoding="utf-8").split("\n\n")
+            said = [line] if (line := stale(read_json(path))) else []
+            texts[page] = "\n\n".join(
+                [mark, *said, *(part for part in parts if not part.startswith("Stale: "))]
+            )
+    return renewed(texts, check=False)
 
 
 def environments(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -191,7 +213,7 @@ def main() -> None:
     check = parse(sys.argv[1:]).check
     if old := outdated():
         print(f"measured with other sources than those of today: {', '.join(map(shown_path, old))}")
-    names = ", ".join(map(shown_path, renew(check)))
+    names = ", ".join(map(shown_path, renew(check) + ([] if check else say_what_is_stale())))
     if names and check:
         raise UserError(f"{names} out of date; run scripts/lab.sh results and commit what it writes")
     if names:

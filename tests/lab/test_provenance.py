@@ -6,11 +6,12 @@ import sys
 import pytest
 
 from lab.commands.costs import renewal
-from lab.commands.make_results import outdated
+from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
 from lab.files import ROOT, read_json, shown_path, write_json
-from lab.provenance import environment, measured_code, portable_command
+from lab.provenance import environment, portable_command
 from lab.publish.tables import markdown_table, spread
+from lab.sources import changed, measured_sources
 
 
 def test_environment_says_what_is_needed_to_measure_again():
@@ -28,41 +29,73 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
     assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
 
 
-def test_costs_of_other_sources_are_listed(tmp_path):
-    root, command = tmp_path / "clone", "benchmarks/lm_cost.py --device cpu"
-    for name in ("user_dir/a.py", "causal_linear_attention/b.cpp", "benchmarks/lm_cost.py", "lab/c.py"):
-        (root / name).parent.mkdir(parents=True)
-        (root / name).write_text(name)
-    before = measured_code(command, root)
-    (root / "lab" / "c.py").write_text("another")
-    (root / "user_dir" / "notes.md").write_text("no source")
-    assert measured_code(command, root) == before
-    for name in ("user_dir/a.py", "causal_linear_attention/b.cpp", "benchmarks/lm_cost.py"):
-        (root / name).write_text("another")
-        assert measured_code(command, root) != before, name
-        (root / name).write_text(name)
-    now = environment("cpu") | {"command": command, "code": measured_code(command)}
-    old = {key: value for key, value in now.items() if key != "code"}
+def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
+    """Without comments and docstrings, the driver, what runs on the other device, and other mechanisms."""
+    files = {
+        "benchmarks/lm_cost.py": "from benchmarks.models import Size\nfrom benchmarks.run import drive\n",
+        "benchmarks/models.py": "import user_dir\n",
+        "benchmarks/operator_cost.py": "from benchmarks import run\n",
+        "benchmarks/run.py": "from benchmarks.models import Size\n",
+        "causal_linear_attention/csrc/cpu/b.cpp": "int a;  // a number\n/* two\nlines */\n",
+        "causal_linear_attention/csrc/cuda/c.cu": "",
+        "user_dir/modules/norms.py": '"""Norms."""\n\nx = 1  # one\n',
+        "user_dir/checks/options.py": "",
+        "lab/c.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    operator = [name for name in files if name.startswith("causal")]
+    models = ["benchmarks/lm_cost.py", "benchmarks/models.py", *operator, "user_dir/modules/norms.py"]
+    before = measured_sources("benchmarks/lm_cost.py --device cpu", tmp_path)
+    assert [*before] == models
+    found = measured_sources("benchmarks/operator_cost.py", tmp_path)
+    assert [*found] == ["benchmarks/operator_cost.py", *operator]
+    (tmp_path / models[-1]).write_text("x = 1\n# said elsewhere\n")
+    (tmp_path / operator[0]).write_text("// A number:\nint a;\n")
+    assert measured_sources("benchmarks/lm_cost.py", tmp_path) == before
+    (tmp_path / models[-1]).write_text("x = 2\n")
+    now = measured_sources("benchmarks/lm_cost.py", tmp_path)
+    assert changed(before, now, "cpu") == [models[-1]]
+    others = {**before, operator[1]: "0", "user_dir/attention/lln.py": "0", "user_dir/attention/tnn.py": "0"}
+    assert changed(before, others, "cpu", ["lln_diag_lm", "transformer_lm"]) == ["user_dir/attention/lln.py"]
+    assert changed(before, others, "cuda", ["of_someone"]) == sorted({*others} - {*before} | {operator[1]})
+
+
+def test_costs_of_other_sources_are_listed_and_their_pages_say_so(tmp_path):
+    now = environment("cpu") | {"command": "benchmarks/lm_cost.py", "commit": "abc"}
+    now["code"] = measured_sources(now["command"])
+    other = {**now, "code": {**now["code"], "benchmarks/lm_cost.py": "0"}}
     for name, content in {
+        "before": {"sessions": [now, {**now, "code": "0"}]},
+        "no_cost": {"environment": {**now, "code": "0", "command": "scripts/lab.sh evaluate"}},
         "now": {"sessions": [now]},
-        "before": {"sessions": [now, old]},
-        "of_records": {"records": [{"environment": {**now, "code": "0"}}]},
-        "no_cost": {"environment": {**old, "command": "scripts/lab.sh evaluate"}},
+        "of_records": {"records": [{"environment": other}]},
     }.items():
-        write_json(tmp_path / "measured" / f"{name}.json", content)
-    assert [path.stem for path in outdated(tmp_path / "measured")] == ["before", "of_records"]
+        write_json(tmp_path / f"{name}.json", content)
+        (tmp_path / f"{name}.md").write_text("mark\n\ntable\n")
+    assert [path.stem for path in outdated(tmp_path)] == ["before", "of_records"]
+    pages = [tmp_path / "before.md", tmp_path / "of_records.md"]
+    assert say_what_is_stale(tmp_path) == pages and say_what_is_stale(tmp_path) == []
+    line = "Stale: measured at commit abc; since then sources in benchmarks have changed."
+    assert pages[1].read_text() == f"mark\n\n{line}\n\ntable\n"
+    write_json(tmp_path / "of_records.json", {"records": [{"environment": now}]})
+    assert say_what_is_stale(tmp_path) == pages[1:] and pages[1].read_text() == "mark\n\ntable\n"
 
 
 def test_costs_are_renewed_from_the_start_once(tmp_path):
-    path = tmp_path / "lm_cost_cpu.json"
+    path, operator = tmp_path / "lm_cost_cpu.json", tmp_path / "operator_cost.json"
     now = environment("cpu") | {"command": "benchmarks/lm_cost.py"}
-    now["code"] = measured_code(now["command"])
+    now["code"] = measured_sources(now["command"])
     record = {"benchmark": "lm_cost", "settings": {"architectures": ["lln_lm", "tnn_lm"], "time_limit": 60}}
     first = ["benchmarks/lm_cost.py", "--device", "cpu", "--architectures", "lln_lm,tnn_lm"]
     first += ["--time-limit", "60"]
-    for sessions, restart in (([{**now, "code": "0"}], ["--restart"]), ([now], [])):
-        write_json(path, {**record, "sessions": sessions})
+    once = ["benchmarks/operator_cost.py", "--device", "cpu", "--out", str(tmp_path)]
+    for session, restart, renewed in (({**now, "code": {}}, ["--restart"], once), (now, [], [])):
+        write_json(path, {**record, "sessions": [session]})
         assert renewal(path) == [*first, *restart, "--out", str(path)]
+        write_json(operator, {"environment": session})
+        assert renewal(operator) == renewed
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
