@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What the loss over a large vocabulary costs: fairseq's cross_entropy beside chunked_cross_entropy.
 
-Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, and
-Liger's and Apple's kernels, too, where they are installed. With --text also real updates of
-configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's 267,744 words.
-The plain loss takes 16 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out; the same
-command again resumes. Takes about fifteen minutes on two cores.
+Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, with
+the errors of the gradients, and Liger's and Apple's kernels, too, where they are installed. With --text also
+real updates of configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's
+267,744 words. The plain loss takes 16 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out;
+the same command again resumes. Takes about fifteen minutes on two cores.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LABELS = {
     "products": "the three matrix products alone",
     "plain": "`cross_entropy`",
     "chunked": "`chunked_cross_entropy`",
-    "fallback": "the same without PyTorch's operator",
+    "fallback": "the project's own loop",
     "liger": "Liger's kernel",
     "apple": "Apple's kernel",
 }
@@ -66,7 +66,7 @@ def chunked(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 
 def fallback(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """The same without PyTorch's operator."""
+    """The project's own loop over chunks."""
     from user_dir.modules.linear_cross_entropy import ROWS, _Chunked
 
     return _Chunked.apply(x, weight, None, target, PAD, ROWS)
@@ -113,7 +113,8 @@ def products(x: Tensor, weight: Tensor) -> None:
 def measure_losses(case: dict[str, Any]) -> dict[str, Any]:
     """For each loss, in turns: seconds of forward and backward pass, CPU seconds, peak bytes, the loss.
 
-    The peak is above the weight, its gradient, the features and theirs.
+    The peak is above the weight, its gradient, the features and theirs. In half precision also the errors of
+    the gradients of features and weight, relative to the norm of float32's.
     """
     device = case["device"]
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -135,6 +136,8 @@ def measure_losses(case: dict[str, Any]) -> dict[str, Any]:
                     record["cpu_seconds"].append(time.process_time() - begin)
                 elif name != "products":
                     record |= first_step(name, x, weight, target)
+                    if x.dtype != torch.float32:
+                        record["gradient_errors"] = gradient_errors(x, weight, target)
             except (RuntimeError, MemoryError) as error:
                 if not ran_out_of_memory(error):
                     raise
@@ -153,6 +156,16 @@ def first_step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> dict[str
     gradients = sum(y.numel() * y.element_size() for y in (x, weight))
     peak = meter.bytes() - gradients
     return {"loss": loss / len(target), "peak_bytes": peak}
+
+
+def gradient_errors(x: Tensor, weight: Tensor, target: Tensor) -> list[float]:
+    """Of the gradients of x and of the weight, relative to the norm of those of float32."""
+    wide = [y.detach().float().requires_grad_() for y in (x, weight)]
+    expected = torch.autograd.grad(fallback(*wide, target), wide)
+    errors = (
+        y.grad.float().sub_(want).norm() / want.norm() for y, want in zip((x, weight), expected, strict=True)
+    )
+    return [float(error) for error in errors]
 
 
 def step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> float:
@@ -255,7 +268,11 @@ def _losses(records: list[dict]) -> str:
     for title, key in measures.items():
         parts.append(_table(records, f"{title}, median (range), by vocabulary:", partial(_times, key=key)))
     title = "Peak memory above the weight, its gradient, the features and theirs, GiB, by vocabulary:"
-    return "\n\n".join([*parts, _table(records, title, _peak)])
+    parts.append(_table(records, title, _peak))
+    if any("gradient_errors" in found for r in records for found in r.get("found", {}).values()):
+        title = "Error of the gradients of features / weight, % of the norm of float32's, by vocabulary:"
+        parts.append(_table(records, title, _errors))
+    return "\n\n".join(parts)
 
 
 def _table(records: list[dict], title: str, show: Callable[[dict], str]) -> str:
@@ -273,6 +290,10 @@ def _times(found: dict, key: str) -> str:
 
 def _peak(found: dict) -> str:
     return f"{found['peak_bytes'] / GIB:.2f}" if "peak_bytes" in found else "–"
+
+
+def _errors(found: dict) -> str:
+    return " / ".join(f"{100 * error:.2f}" for error in found.get("gradient_errors", ())) or "–"
 
 
 def _updates(records: list[dict]) -> str:

@@ -16,4 +16,4 @@ if ! "$VENV_PYTHON" -c 'import importlib.util as u; exit(u.find_spec("triton") i
     export PYTHONPATH="$ROOT/.venv-triton${PYTHONPATH:+:$PYTHONPATH}"
 fi
 "$VENV_PYTHON" -c 'import torch; exit(torch.cuda.is_available())' && export TRITON_INTERPRET=1
-run_tests 0 tests/operator/triton "$@"
+run_tests 0 tests/operator/triton tests/modules/test_fused_loss.py "$@"

@@ -25,7 +25,11 @@ PARTS = {
 PYTHON = sys.executable
 UPDATES = 500
 TRITON = "tests/operator/triton"
-MODELS = ("tests/attention/every/test_cuda.py", "tests/models/test_every_architecture_trains.py")
+MODELS = (
+    "tests/attention/every/test_cuda.py",
+    "tests/models/test_every_architecture_trains.py",
+    "tests/modules/test_fused_loss.py",
+)
 ENCODERS = ("roberta_softmax", "roberta_lln_diag", "roberta_transnormer_t1")
 SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
 ROW = 1000

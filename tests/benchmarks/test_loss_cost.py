@@ -1,6 +1,7 @@
 """The losses that loss_cost.py compares compute the same, and its report says what was measured."""
 
 import pytest
+import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 
@@ -69,6 +70,17 @@ def test_report(record):
     assert "| `chunked_cross_entropy` | 4,096 | 3.0 | 9.500 | 4.00 |" in text
     assert "| `cross_entropy` | – | – | – | out of memory, limit 8.0 |" in text
     assert "the three matrix products alone" in text and "commit abc" in text
+
+
+def test_errors_of_half_precision(record):
+    x, weight = (torch.randn(n, 8).bfloat16().requires_grad_() for n in (30, 50))
+    target = torch.arange(30)
+    loss_cost.step("plain", x, weight, target)
+    errors = loss_cost.gradient_errors(x, weight, target)
+    assert all(1e-4 < error < 1e-2 for error in errors)
+    found = {"chunked": {**record["found"]["chunked"], "gradient_errors": [0.0023, 0.0031]}}
+    text = markdown({"records": [{**record, "found": {**record["found"], **found}}]})
+    assert "features / weight" in text and "| 0.23 / 0.31 |" in text
 
 
 def test_a_case_that_was_ended_and_other_settings(record, tmp_path):

@@ -1,14 +1,17 @@
-"""Cross-entropy of a linear layer without its logits: `rows` of them at a time, gradients in the same pass.
+"""Cross-entropy of a linear layer in O(rows V) memory instead of O(N V).
 
     loss = sum_i -log softmax(x_i W^T + b)[t_i],   dx = (p - t) W,   dW = (p - t)^T x
 
-(p the probabilities, t one-hot.) The gradients of a chunk of rows are computed together with its loss, so
-that no logits outlive their chunk: O(rows V) memory besides W's gradient, and three matrix products, as many
-as with all logits at once.
+(p the probabilities, t one-hot.) There are three ways to compute it:
 
-In float32 PyTorch's own operator computes it where there is one (2.13). It accumulates the gradient of W, and
-returns the loss, in the dtype of x: in half precision a sum over thousands of tokens would round or
-overflow. There, and with an older PyTorch, `_Chunked` does the same with float32 sums.
+* In half precision on a GPU with Triton, `fused_loss.py`: the logits stay on the chip.
+* In float32, PyTorch's own operator, where there is one (2.13), `rows` rows at a time. It accumulates the
+  gradient of W, and returns the loss, in the dtype of x: in half precision a sum over thousands of tokens
+  would round or overflow.
+* Otherwise `_Chunked`, which does the same with float32 sums.
+
+Both ways in chunks compute the gradients of a chunk together with its loss, so that no logits outlive their
+chunk: three matrix products, as many as with all logits at once.
 """
 
 import torch
@@ -17,10 +20,10 @@ from torch import Tensor
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 
+from . import fused_loss
+from .fused_loss import SCALE
+
 ROWS = 512
-# The smallest probabilities of a large vocabulary are below float16's range: their products are made of
-# values this much larger, and divided by it in float32. A power of two, so nothing is rounded.
-SCALE = 4096.0
 
 
 def linear_cross_entropy(
@@ -50,7 +53,7 @@ def linear_cross_entropy(
 
 
 def _refuse_second_order(_: Tensor) -> None:
-    """Both ways compute gradients in the forward pass, as constants: their derivatives would be zero."""
+    """The gradients are constants: their derivatives would be zero."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "a chunked loss has no second derivative; take cross_entropy of the logits, or no create_graph"
@@ -58,9 +61,9 @@ def _refuse_second_order(_: Tensor) -> None:
 
 
 def _summed(x, weight, target, bias, ignore_index: int, rows: int) -> Tensor:
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight, bias = (y if y is None else y.to(dtype) for y in (x, weight, bias))
+    x, weight, bias = _as_autocast(x, weight, bias)
+    if fused_loss.computes(x):
+        return fused_loss.losses(x, weight, target, bias, ignore_index, rows).sum()
     if x.dtype == accumulation_dtype(x.dtype) and hasattr(F, "linear_cross_entropy"):
         # PyTorch's own choice of the chunk is a few rows where V is large, each a slow product.
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, acc_policy="compact")
@@ -89,8 +92,11 @@ def token_losses(
 ) -> Tensor:
     """The loss of each row, `(N,)` in float32 at least, zero where ignored; arguments as above.
 
-    For evaluation: with gradients all logits would be kept.
+    For evaluation: with gradients most ways would keep all logits.
     """
+    x, weight, bias = _as_autocast(x, weight, bias)
+    if fused_loss.computes(x):
+        return fused_loss.losses(x, weight, target, bias, ignore_index, rows)
     losses = x.new_zeros(len(x), dtype=accumulation_dtype(x.dtype))
     for start in range(0, len(x), rows):
         here = slice(start, start + rows)
@@ -98,6 +104,14 @@ def token_losses(
         kept = {} if ignore_index is None else {"ignore_index": ignore_index}
         losses[here] = F.cross_entropy(logits, target[here], reduction="none", **kept)
     return losses
+
+
+def _as_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """In the dtype that autocast gives products; tensors as they are without it."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    return tuple(y if y is None else y.to(torch.get_autocast_dtype(kind)) for y in tensors)
 
 
 class _Chunked(torch.autograd.Function):
@@ -171,4 +185,4 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     """Of two matrices, in float32 at least."""
     if a.dtype == accumulation_dtype(a.dtype):
         return a @ b
-    return torch.mm(a, b, out_dtype=torch.float32)
+    return fused_loss.product(a, b)

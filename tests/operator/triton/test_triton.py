@@ -188,11 +188,11 @@ def test_the_same_inputs_give_the_same_bits(shape, dtype):
         assert torch.equal(x, y)
 
 
-def compiled(root, tmp_path, *cases):
-    """What tests/helpers/triton_compiled.py prints."""
+def compiled(root, tmp_path, *cases, module="triton_compiled"):
+    """What this module of tests/helpers prints."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.helpers.triton_compiled", *cases]
+    command = [sys.executable, "-m", f"tests.helpers.{module}", *cases]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
