@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
+from fairseq.logging import metrics
 
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from tests.helpers.roberta import build_roberta, sentences
@@ -63,13 +65,22 @@ def agree(first, second):
     ],
     ids=["tied", "vanilla", "untied", "bias"],
 )
-@pytest.mark.parametrize("sentence_avg", [False, True])
-def test_language_model(arch, options, sentence_avg):
+@pytest.mark.parametrize(("sentence_avg", "smoothing"), [(False, 0), (True, 0), (False, 0.1)])
+def test_language_model(arch, options, sentence_avg, smoothing):
     model, sample = build_lm(arch, **options), lm_sample()
-    theirs, ours = CrossEntropyCriterion(TASK, sentence_avg), cross_entropy(sentence_avg=sentence_avg)
+    theirs = CrossEntropyCriterion(TASK, sentence_avg)
+    if smoothing:
+        theirs = LabelSmoothedCrossEntropyCriterion(TASK, sentence_avg, smoothing)
+    ours = cross_entropy(sentence_avg=sentence_avg, label_smoothing=smoothing)
     agree(gradients(theirs, model, sample), gradients(ours, model, sample))
     each, expected = (criterion(model, sample, reduce=False)[0] for criterion in (ours, theirs))
-    torch.testing.assert_close(each, expected)
+    torch.testing.assert_close(each.flatten(), expected.flatten())
+    found = []
+    for criterion in (ours, theirs):
+        with metrics.aggregate(new_root=True) as logged:
+            criterion.reduce_metrics([criterion(model, sample)[2]] * 2)
+        found.append(logged.get_smoothed_values())
+    assert found[0] == pytest.approx(found[1], rel=1e-3) and "ppl" in found[0]
 
 
 @pytest.mark.parametrize("untied", [False, True])
@@ -96,7 +107,6 @@ def test_masked_lm(untied, masks):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label_smoothing": 0.1}, "chunked_cross_entropy has no label smoothing"),
         ({"chunk_rows": 0}, "--chunk-rows is 0"),
         ({"ddp_backend": "fully_sharded"}, "give --criterion cross_entropy, or another --ddp-backend"),
     ],
@@ -106,6 +116,14 @@ def test_refusals(changes, message):
         cross_entropy(**changes)
     with pytest.raises(UserError, match=message.replace("cross_entropy", "masked_lm").split(", or")[0]):
         ChunkedMaskedLm(chunked.ChunkedMaskedLmConfig(**{"ddp_backend": "pytorch_ddp", **changes}), TASK)
+
+
+def test_label_smoothing_that_cannot_be():
+    with pytest.raises(UserError, match="--label-smoothing is 1.5; it must be from 0 to 1"):
+        cross_entropy(label_smoothing=1.5)
+    options = {"ddp_backend": "pytorch_ddp", "label_smoothing": 0.1}
+    with pytest.raises(UserError, match="chunked_masked_lm has no label smoothing"):
+        ChunkedMaskedLm(chunked.ChunkedMaskedLmConfig(**options), TASK)
 
 
 def test_adaptive_softmax_is_refused():
@@ -119,7 +137,9 @@ def test_compile_is_left_out_on_a_cpu(monkeypatch):
     compiled = []
     monkeypatch.setattr(chunked, "compile_features", compiled.append)
     model, sample = torch.nn.Linear(1, 1), {"net_input": {}, "target": torch.zeros(1)}
-    monkeypatch.setattr(chunked.CrossEntropyCriterion, "forward", lambda self, model, sample, reduce: sample)
+    monkeypatch.setattr(
+        chunked.LabelSmoothedCrossEntropyCriterion, "forward", lambda *given: (0, 0, {"nll_loss": 0})
+    )
     task = SimpleNamespace(target_dictionary=None)
     for device, calls in (("cpu", []), ("meta", [model])):
         criterion = cross_entropy(task, compile=True)

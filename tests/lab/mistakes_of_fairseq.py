@@ -137,7 +137,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --arch transnormer_t3", "transnormer_t1"),
     (f"{FAIRSEQ_TRAIN} --arch transformer_lm_gpt --decoder-norm rmsnorm", "--decoder-norm"),
     (f"{FAIRSEQ_TRAIN} --decoder-layer 2", "--decoder-layers"),
-    (f"{FAIRSEQ_TRAIN} --criterion chunked_cross_entropy --label-smoothing 0.1", "no label smoothing"),
+    (f"{FAIRSEQ_TRAIN} --criterion chunked_cross_entropy --label-smoothing 1.5", "from 0 to 1"),
     (FAIRSEQ_TRAIN.replace(" data ", " data/dict.txt "), "DATA"),
     (EVAL_LM.removesuffix(" --path"), "--path"),
     (f"{EVAL_LM} lm/checkpoint_last.pt --context-window -3", "--context-window"),

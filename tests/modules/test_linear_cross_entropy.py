@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.helpers.counting import Made
 from user_dir.modules import linear_cross_entropy as module
-from user_dir.modules.linear_cross_entropy import linear_cross_entropy, token_losses
+from user_dir.modules.linear_cross_entropy import linear_cross_entropy, target_margins, token_losses
 
 PAD = 1
 
@@ -51,6 +51,22 @@ def test_loss_and_gradients(way, count, words, rows, bias):
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     for got, want in zip(torch.autograd.grad(0.5 * found, leaves), grads, strict=True):
         assert (got - want).norm() < 1e-6 * want.norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.bfloat16, 5e-3)])
+def test_label_smoothing(dtype, bound):
+    leaves, target = case(70, 300, dtype)
+    wide = [y.detach().double().requires_grad_() for y in leaves]
+    expected = F.cross_entropy(
+        F.linear(*wide), target, ignore_index=PAD, reduction="sum", label_smoothing=0.3
+    )
+    x, weight, bias = leaves
+    margins = target_margins(x, weight, target, bias, ignore_index=PAD)
+    found = chunked(leaves, target, 16) + 0.3 * margins.sum()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    grads = torch.autograd.grad(expected, wide)
+    for got, want in zip(torch.autograd.grad(found, leaves), grads, strict=True):
+        assert got.dtype == dtype and (got.double() - want).norm() < bound * want.norm()
 
 
 def test_no_derivative_of_second_order(way):

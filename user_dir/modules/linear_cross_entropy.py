@@ -114,6 +114,24 @@ def _as_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(y if y is None else y.to(torch.get_autocast_dtype(kind)) for y in tensors)
 
 
+def target_margins(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *, ignore_index: int
+) -> Tensor:
+    """By how much the logit of each row's target exceeds the mean logit, `(N,)`, zero where ignored.
+
+    Label smoothing by epsilon adds epsilon times this to the loss, since the logarithm of the sum drops out:
+
+        (1 - epsilon) (-log p_t) + epsilon mean_w(-log p_w) = -log p_t + epsilon (logit_t - mean_w logit_w)
+    """
+    wide, kept = accumulation_dtype(x.dtype), target != ignore_index
+    index = target.where(kept, 0)
+    mean = weight.sum(0, dtype=wide) / len(weight)
+    margins = (x.to(wide) * (F.embedding(index, weight).to(wide) - mean)).sum(1)
+    if bias is not None:
+        margins = margins + bias[index].to(wide) - bias.mean(dtype=wide)
+    return margins.where(kept, 0)
+
+
 class _Chunked(torch.autograd.Function):
     """`(x, weight, bias, target, ignore_index, rows) -> loss`, with sums in float32 at least."""
 
