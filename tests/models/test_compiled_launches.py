@@ -22,7 +22,7 @@ pytestmark = [
 ]
 PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 OPERATORS = (*PRODUCTS, "causal_linear_attention::", "aten::cumsum")
-MOST = 1.3  # of T1's launches to vanilla's
+MOST = 1.1  # of T1's launches to vanilla's: 60 to 59 with torch 2.13
 
 
 @pytest.fixture
