@@ -32,7 +32,7 @@ from lab.methods import (
     LANGUAGE_MODELS,
     MAIN_LANGUAGE_MODELS,
     TRANSNORMERS,
-    groups,
+    drawn,
     label_of,
     performer_note,
 )
@@ -187,25 +187,21 @@ def markdown(results: Results) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Training time, peak memory and decoding time per token, of the papers' methods, in one PNG.
-
-    The others are in the tables, and drawn where none of the papers' was measured.
-    """
+    """Training time, peak memory and decoding time per token in one PNG, log axes."""
     settings = results["settings"]
     tokens, positions = settings["tokens"], settings["positions"]
     length, position = "length of a sequence, tokens", "position, tokens"
-    panels = []
-    for names in list(groups(settings["architectures"], LANGUAGE_MODEL_PANELS).values())[:1]:
-        time = curves(results, LANGUAGE_MODELS, names, lambda c: 1e6 * c.median / tokens)
-        memory = curves(results, LANGUAGE_MODELS, names, lambda c: 1024 * c.peak / tokens)
-        decoding = curves(
-            results, LANGUAGE_MODELS, names, lambda c: 1e3 * undisturbed(results, c), "decoding", positions
-        )
-        panels += [
-            ("Training: time per token", length, "microseconds", time),
-            ("Training: peak memory per token", length, "KiB", memory),
-            ("Decoding: time per token", position, "milliseconds", decoding),
-        ]
+    names = drawn(settings["architectures"], LANGUAGE_MODEL_PANELS)
+    time = curves(results, LANGUAGE_MODELS, names, lambda c: 1e6 * c.median / tokens)
+    memory = curves(results, LANGUAGE_MODELS, names, lambda c: 1024 * c.peak / tokens)
+    decoding = curves(
+        results, LANGUAGE_MODELS, names, lambda c: 1e3 * undisturbed(results, c), "decoding", positions
+    )
+    panels = [
+        ("Training: time per token", length, "microseconds", time),
+        ("Training: peak memory per token", length, "KiB", memory),
+        ("Decoding: time per token", position, "milliseconds", decoding),
+    ]
     plot_curves(path, panels, asks=ASKS, columns=3, note=caption(results))
 
 

@@ -28,7 +28,7 @@ from lab.console import Parser, count, run_command
 from lab.data.lra.tasks import STATE_SPACE
 from lab.data.prepared import identify
 from lab.errors import UserError
-from lab.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
+from lab.methods import ATTENTION_PANELS, ATTENTIONS, drawn, performer_note
 from lab.papers import read_table
 from lab.publish.costs import (
     NOT_MEASURED,
@@ -224,14 +224,13 @@ def markdown(results: Results) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Steps per second and peak memory in one PNG, log axes; a row for every group of attentions."""
-    length, panels = "length, tokens", []
-    for title, names in groups(results["settings"]["architectures"], ATTENTION_PANELS).items():
-        for kind in KINDS:
-            speed = curves(results, ATTENTIONS, names, steps_per_second, kind)
-            panels.append((f"{kind.capitalize()}{title}", length, "steps per second", speed))
-        memory = curves(results, ATTENTIONS, names, lambda c: c.peak)
-        panels.append((f"Memory of training{title}", length, "MiB", memory))
+    """Steps per second and peak memory in one PNG, log axes."""
+    names = drawn(results["settings"]["architectures"], ATTENTION_PANELS)
+    length, unit, panels = "length, tokens", "steps per second", []
+    for kind in KINDS:
+        speed = curves(results, ATTENTIONS, names, steps_per_second, kind)
+        panels.append((kind.capitalize(), length, unit, speed))
+    panels.append(("Memory of training", length, "MiB", curves(results, ATTENTIONS, names, lambda c: c.peak)))
     plot_curves(path, panels, asks=ASKS, columns=3, note=caption(results))
 
 

@@ -23,7 +23,7 @@ from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from lab.console import Parser, count, run_command
-from lab.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
+from lab.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, drawn, performer_note
 from lab.papers import read_table
 from lab.publish.costs import (
     Cell,
@@ -207,17 +207,17 @@ def markdown(results: Results) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Time and peak memory of a training step in one PNG, log axes; a row for every group of encoders."""
-    length, panels = "length of the sequence, tokens", []
+    """Time and peak memory of a training step in one PNG, log axes."""
+    length = "length of the sequence, tokens"
     known = {
         title: [ENCODERS[name].encoder_architecture for name in names]
         for title, names in ENCODER_PANELS.items()
     }
-    for title, names in groups(results["settings"]["architectures"], known).items():
-        time = curves(results, METHODS, names, lambda c: c.median)
-        memory = curves(results, METHODS, names, lambda c: c.peak)
-        panels.append((f"Time of a training step{title}", length, "seconds", time))
-        panels.append((f"Peak memory of a training step{title}", length, "MiB", memory))
+    names = drawn(results["settings"]["architectures"], known)
+    panels = [
+        ("Time of a training step", length, "seconds", curves(results, METHODS, names, lambda c: c.median)),
+        ("Peak memory of a training step", length, "MiB", curves(results, METHODS, names, lambda c: c.peak)),
+    ]
     plot_curves(path, panels, asks=ASKS, columns=2, note=caption(results))
 
 

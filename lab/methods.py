@@ -76,6 +76,8 @@ ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
 """Whatever figures of the analysis show, by the name in their JSON files."""
 
 
+FEW = 8
+"""Curves that one panel can show."""
 NAMED = {**OF_MECHANISMS, **ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": NORM_ATTENTION}
 """Methods by architecture, YAML or mechanism name."""
 
@@ -95,6 +97,11 @@ def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict
     if len(found) < 2:
         return {"": list(measured)}
     return {f"\n{title}": names for title, names in found.items()}
+
+
+def drawn(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a picture of costs shows: all if they are few, else the papers' methods; the tables have all."""
+    return list(measured) if len(measured) <= FEW else next(iter(groups(measured, panels).values()))
 
 
 def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:

@@ -194,12 +194,14 @@ def say_what_is_stale(folder: Path = RESULTS / "measured") -> list[Path]:
     texts = {}
     for path in sorted(folder.rglob("*.json")):
         if (page := path.with_suffix(".md")).is_file():
-            mark, *parts = page.read_text(encoding="utf-8").split("\n\n")
-            said = [line] if (line := stale(read_json(path))) else []
-            texts[page] = "\n\n".join(
-                [mark, *said, *(part for part in parts if not part.startswith("Stale: "))]
-            )
+            mark, rest = without_stale(page.read_text(encoding="utf-8")).split("\n\n", 1)
+            texts[page] = "\n\n".join(filter(None, [mark, stale(read_json(path)), rest]))
     return renewed(texts, check=False)
+
+
+def without_stale(text: str) -> str:
+    """A page of costs without the line that says it is stale."""
+    return "\n\n".join(part for part in text.split("\n\n") if not part.startswith("Stale: "))
 
 
 def environments(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -128,6 +128,8 @@ MEASURES = {
         ("recall",),
         "parameters examples counted loss_nats accuracy exact state_numbers",
         "measure_recall",
+        extras="recall",
+        needs=("method", "load"),
     ),
 }
 """By the name in a study's YAML."""

@@ -119,23 +119,34 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
 
 
 def plot_points(
-    path: Path, points: Sequence[Point], *, asks: str, x_label: str, y_label: str, note: str
+    path: Path,
+    panels: Mapping[str, Sequence[Point]],
+    *,
+    asks: str,
+    x_label: str,
+    y_label: str,
+    note: str,
+    source: str = "",
 ) -> None:
-    """Write a PNG with a named dot per method, x logarithmic; arguments as for `plot_curves`."""
-    figure, axis = plt.subplots(figsize=(8.0, 5.6))
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(True, color="0.92")
-    axis.set_xscale("log")
-    axis.margins(0.15)
-    for point in points:
-        axis.plot(point.x, point.y, "o", color=point.color, ms=6)
-    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.xaxis.set_major_formatter(FuncFormatter(_plain))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    label_points(axis, points)
-    save_figure(figure, path, asks, note)
+    """Write a PNG with a panel of named dots per title, x logarithmic; arguments as for `plot_curves`."""
+    width = 8.0 if len(panels) == 1 else 6.0 * len(panels)
+    figure, axes = plt.subplots(1, len(panels), figsize=(width, 5.6), squeeze=False, sharey=True)
+    for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
+        axis.set_title(title, loc="left", fontsize=12)
+        axis.set_xlabel(x_label)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(True, color="0.92")
+        axis.set_xscale("log")
+        axis.margins(0.15 if len(panels) == 1 else 0.25, 0.15)
+        for point in points:
+            axis.plot(point.x, point.y, "o", color=point.color, ms=6)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(_plain))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axes.flat[0].set_ylabel(y_label)
+    for axis, points in zip(axes.flat, panels.values(), strict=True):
+        label_points(axis, points)
+    save_figure(figure, path, asks, note, source)
 
 
 def label_points(axis: Axes, points: Sequence[Point]) -> None:

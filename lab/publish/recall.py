@@ -1,0 +1,43 @@
+"""How many questions of associative recall each attention answers, against the size of its state."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.methods import NAMED
+from lab.publish.plots import Point, plot_points
+from lab.publish.tables import Section, drawn_from, grouped, seed_of
+from lab.store import Record
+
+ASKS = "Do attentions with a larger state recall more pairs of key and value?"
+GREY = "#777777"
+
+
+def draw_state(section: Section, source: str, path: Path) -> None:
+    """The share of answers against the numbers of the state, a panel for each load, a dot per attention."""
+    loads = grouped(section.records, lambda record: record["cell"]["load"])
+    panels = {
+        choice.label: points_of(section, loads[name])
+        for name, choice in section.choices["load"].items()
+        if name in loads
+    }
+    seeds = ", ".join(map(str, sorted({seed_of(record) for record in section.records})))
+    note = f"Median over the seeds {seeds}; {drawn_from(section.records)}"
+    labels = {"x_label": "numbers in the state of one row", "y_label": "questions answered, %"}
+    plot_points(path, panels, asks=ASKS, note=note, source=source, **labels)
+
+
+def points_of(section: Section, records: Sequence[Record]) -> list[Point]:
+    """The median over the seeds of each method, in the order of the YAML."""
+    found, points = grouped(records, lambda record: record["cell"]["method"]), []
+    for name, choice in section.choices["method"].items():
+        if group := found.get(name):
+            state, share = (
+                statistics.median(one["found"][key] for one in group) for key in ("state_numbers", "accuracy")
+            )
+            color = NAMED[name].color if name in NAMED else GREY
+            points.append(Point(choice.label, color, state, 100 * share))
+    return points
+
+
+PICTURES = {"state": draw_state}
