@@ -5,10 +5,11 @@
 
 correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), then side by side info,
 tests (those of the CUDA kernels), triton (of the Triton kernels), models (every attention beside itself on a
-CPU; every architecture trains in fp16 and bf16), memcheck and racecheck (compute-sanitizer over one forward
-and backward pass). speed: anchor (flash-linear-attention's shapes, of which Helion publishes times),
-operator, lm and roberta (training cost in bf16), train-transnormer_t1 and train-transformer_lm (500 updates
-at the size of WikiText-103's models, and the hours that its 100,000 updates would take).
+CPU; every architecture trains in fp16 and bf16; the Triton kernels of the loss), memcheck and racecheck
+(compute-sanitizer over one forward and backward pass). speed: anchor (flash-linear-attention's shapes, of
+which Helion publishes times), operator, lm and roberta (training cost in bf16), loss (over up to 267,744
+words), train-transnormer_t1 and train-transformer_lm (500 updates at the size of WikiText-103's models, and
+the hours that its 100,000 updates would take).
 
 Every part has a log in DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A part
 that fails or takes too long does not stop the next one; a part in which nothing ran has failed. The command

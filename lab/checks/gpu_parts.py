@@ -20,7 +20,7 @@ from lab.files import ROOT
 TRAINED = ("transnormer_t1", "transformer_lm")
 PARTS = {
     "correctness": ("kernels", "info", "tests", "triton", "models", "memcheck", "racecheck"),
-    "speed": ("anchor", "operator", "lm", "roberta", *(f"train-{name}" for name in TRAINED)),
+    "speed": ("anchor", "operator", "lm", "roberta", "loss", *(f"train-{name}" for name in TRAINED)),
 }
 PYTHON = sys.executable
 UPDATES = 500
@@ -127,12 +127,16 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
         lm += ["--architectures", "transnormer_t1,transnormer_t2,transformer_lm"]
         lm += ["--lengths", "2048", "16384"]
         roberta += ["--lengths", "512", "4096"]
+    loss = [PYTHON, "-m", "benchmarks.loss_cost", *device, "--out", str(out)]
+    loss += ["--tokens", "64", "--width", "8"] if dry else ["--tokens", "32768"]
+    loss += ["--vocabulary", *(["300"] if dry else ["33280", "267744"])]
     models = ("torch", "fairseq")
     return [
         Part("anchor", anchor, 200),  # flash-linear-attention tries many kernels first
         Part("operator", operator, 100),
         Part("lm", lm, 110, models),
         Part("roberta", roberta, 90, models),
+        Part("loss", loss, 90, models),
         *(training(name, data, out, dry) for name in TRAINED),
     ]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import lm_cost, operator_cost, roberta_cost
+from benchmarks import lm_cost, loss_cost, operator_cost, roberta_cost
 from lab.checks import gpu_check
 from lab.checks.gpu_check import outcome_of_tests, pack, parse, run, run_together
 from lab.checks.gpu_parts import PARTS, Part, build_environment, parts, write_random_words
@@ -58,6 +58,8 @@ def test_the_modules_take_their_arguments(by_name, tmp_path):
     for name, module in (("lm", lm_cost), ("roberta", roberta_cost)):
         chosen = module.BENCHMARK.parse(module_and_arguments(by_name[name])[1])
         assert chosen.bf16 and chosen.device == "cuda" and chosen.out.parent == tmp_path
+    chosen = loss_cost.parse_arguments(module_and_arguments(by_name["loss"])[1])
+    assert chosen.tokens == 32_768 and max(chosen.vocabulary) == 267_744 and chosen.out == tmp_path
     sanitizer = by_name["racecheck"].command
     assert sanitizer[0] == "compute-sanitizer" and sanitizer[sanitizer.index("--tool") + 1] == "racecheck"
 
@@ -144,7 +146,9 @@ def test_a_part_without_its_package_or_program_has_failed(tmp_path):
 
 def test_the_operators_parts_need_no_fairseq(by_name):
     for name, part in by_name.items():
-        assert ("fairseq" in part.needs) == (name in ("models", "lm", "roberta") or name.startswith("train-"))
+        assert ("fairseq" in part.needs) == (
+            name in ("models", "lm", "roberta", "loss") or name.startswith("train-")
+        )
 
 
 def test_parts_that_need_not_be_alone_run_side_by_side(tmp_path):
@@ -225,7 +229,13 @@ def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
         names = set(archive.getnames())
     assert {"gpu_check.json", *(f"{name}.log" for name in PARTS[stage])} <= names
     if stage == "speed":
-        assert {"anchor.json", "operator_cost.json", "lm_cost.json", "roberta_cost.json"} <= names
+        assert {
+            "anchor.json",
+            "operator_cost.json",
+            "lm_cost.json",
+            "roberta_cost.json",
+            "loss_cost_cpu.json",
+        } <= names
         assert record["parts"][-1]["tokens_per_second"] > 0
 
 
