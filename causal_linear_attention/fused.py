@@ -134,6 +134,20 @@ def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     return middle >> 16, (middle & 0xFFFF) << 16 | low & 0xFFFF
 
 
+_ALIGNED_ROWS = 16  # as in csrc/fused.h
+
+
+def aligned_rows(like: Tensor, rows: int, width: int) -> Tensor:
+    """An empty `(rows, width)` tensor whose rows begin at multiples of 16 numbers.
+
+    Matrix products of float32 write such rows up to 1.5 times as fast on CPUs; on GPUs half precision needs
+    them for its fast products.
+    """
+    room = -(-width // _ALIGNED_ROWS) * _ALIGNED_ROWS
+    out = like.new_empty(rows, room)
+    return out if room == width else out[:, :width]
+
+
 def _contiguous(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -170,7 +184,7 @@ def _(inputs):
 
 @register_fake(f"{operators.NAMESPACE}::gated_backward")
 def _(grad, inputs):
-    return _contiguous(inputs), inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
+    return aligned_rows(inputs, *inputs.shape), inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
 
 
 @register_fake(f"{operators.NAMESPACE}::features")

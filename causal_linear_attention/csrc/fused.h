@@ -44,11 +44,13 @@ struct ResidualGradient {
   void *grad_x = nullptr, *grad_y = nullptr;
 };
 
-// out = silu(gate) * value of rows that hold gates, then values: (rows, 2 width) to (rows, width).
+// out = silu(gate) * value of rows that hold gates, then values: (rows, 2 width) to (rows, width). A row of `inputs`
+// begins `stride` numbers after the one before.
 struct Gated {
   int64_t rows = 0, width = 0;
   Dtype dtype = Dtype::f32;
   const void* inputs = nullptr;
+  int64_t stride = 0;
   void* out = nullptr;
 };
 
@@ -57,8 +59,14 @@ struct GatedGradient {
   int64_t rows = 0, width = 0;
   Dtype dtype = Dtype::f32;
   const void *inputs = nullptr, *grad = nullptr;
-  void *grad_inputs = nullptr, *out = nullptr;
+  int64_t stride = 0, grad_stride = 0;
+  void* grad_inputs = nullptr;
+  int64_t grad_inputs_stride = 0;
+  void* out = nullptr;
 };
+
+// Matrix products are slow at rows that begin anywhere: those of a gated unit begin at multiples of this many numbers.
+constexpr int64_t kAlignedRows = 16;
 
 enum class Map : int { none = 0, elu = 1, one_plus_elu = 2 };
 

@@ -97,6 +97,11 @@ inline Blocks blocks_of(const Joined& x, const Rotation& r, const Tensor& qkv, i
   return s;
 }
 
+// Rows whose numbers lie side by side, and that do not overlap.
+inline Tensor with_apart_rows(const Tensor& x) {
+  return x.dim() == 2 && x.stride(0) < x.size(1) ? as_contiguous(x) : with_dense_rows(x);
+}
+
 inline int64_t gated_width(const Tensor& inputs) {
   require(inputs.dim() == 2 && inputs.size(1) % 2 == 0, "inputs must be (rows, 2 width)");
   return inputs.size(1) / 2;
@@ -173,9 +178,10 @@ struct FusedOperators {
 
   static Tensor gated(Tensor inputs) {
     const typename On::Guard guard(inputs);
-    inputs = as_contiguous(inputs);
     Gated s;
     s.width = gated_width(inputs);
+    inputs = with_apart_rows(inputs);
+    s.stride = inputs.stride(0);
     s.rows = inputs.size(0);
     s.dtype = dtype_of(inputs);
     Tensor out = On::empty(inputs, {s.rows, s.width}, inputs.scalar_type());
@@ -187,8 +193,6 @@ struct FusedOperators {
 
   static std::tuple<Tensor, Tensor> gated_backward(Tensor grad, Tensor inputs) {
     const typename On::Guard guard(inputs);
-    inputs = as_contiguous(inputs);
-    grad = as_contiguous(grad);
     GatedGradient s;
     s.width = gated_width(inputs);
     s.rows = inputs.size(0);
@@ -196,12 +200,19 @@ struct FusedOperators {
     require(grad.dim() == 2 && grad.size(0) == s.rows && grad.size(1) == s.width &&
                 grad.scalar_type() == inputs.scalar_type() && on_one_device(grad, inputs),
             "grad must be like the output");
-    Tensor out = On::empty(inputs, {s.rows, s.width}, inputs.scalar_type()), grad_inputs = torch::stable::empty_like(inputs);
+    inputs = with_apart_rows(inputs);
+    grad = with_apart_rows(grad);
+    s.stride = inputs.stride(0);
+    s.grad_stride = grad.stride(0);
+    s.grad_inputs_stride = (2 * s.width + kAlignedRows - 1) / kAlignedRows * kAlignedRows;
+    Tensor out = On::empty(inputs, {s.rows, s.width}, inputs.scalar_type());
+    Tensor grad_inputs = On::empty(inputs, {s.rows, s.grad_inputs_stride}, inputs.scalar_type());
     s.inputs = inputs.const_data_ptr();
     s.grad = grad.const_data_ptr();
     s.out = out.mutable_data_ptr();
     s.grad_inputs = grad_inputs.mutable_data_ptr();
     On::run(s, inputs);
+    if (s.grad_inputs_stride > 2 * s.width) grad_inputs = torch::stable::narrow(grad_inputs, 1, 0, 2 * s.width);
     return {grad_inputs, out};
   }
 

@@ -213,15 +213,18 @@ extern "C" const char* emulate_residual(const int64_t* shape, int dtype, double 
   return error;
 }
 
-// The gated product and its derivative. The arrays, contiguous: inputs, grad, out, grad_inputs and out again.
+// The gated product and its derivative. The arrays: inputs, grad, out, grad_inputs and out again; shape: rows, width,
+// and the strides of inputs, grad and grad_inputs.
 extern "C" const char* emulate_gated(const int64_t* shape, int dtype, HostArray* arrays, int order, int at_end) {
   using namespace cla;
   emulation::set_order(order);
   emulation::Arrays moved(arrays, 5, at_end != 0);
   const auto type = static_cast<Dtype>(dtype);
-  const char* error = cuda::gated({shape[0], shape[1], type, moved[0], moved[2]}, cuda::Device{}, nullptr);
+  const Gated s{shape[0], shape[1], type, moved[0], shape[2], moved[2]};
+  const char* error = cuda::gated(s, cuda::Device{}, nullptr);
   if (error == nullptr) {
-    const GatedGradient g{shape[0], shape[1], type, moved[0], moved[1], moved[3], moved[4]};
+    const GatedGradient g{shape[0], shape[1], type, moved[0], moved[1], shape[2], shape[3], moved[3], shape[4],
+                          moved[4]};
     error = cuda::gated_gradient(g, cuda::Device{}, nullptr);
   }
   moved.back();

@@ -60,13 +60,15 @@ def without_kernels() -> Iterator[None]:
 
 
 class Dispatched(TorchDispatchMode):
-    """Counts the operators that reach PyTorch's dispatcher, views aside: about a GPU's launches."""
+    """Counts operators that reach PyTorch's dispatcher, no views or empty tensors: about a GPU's launches."""
+
+    FREE = (torch.ops.aten._unsafe_view.default, torch.ops.aten.new_empty.default)
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:
+        if not func.is_view and func not in self.FREE:
             self.calls[str(func)] += 1
         return func(*args, **(kwargs or {}))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from causal_linear_attention import fused
+
 COMPILER = shutil.which("g++")
 LIBRARY = "emulation.so"
 DTYPES = {torch.float32: 0, torch.bfloat16: 2, torch.float16: 3}
@@ -176,10 +178,13 @@ def residual(library, x, y, seed, p, grad_sum, grad_out, order=0, at_end=True):
 
 def gated(library, inputs, grad, order=0, at_end=True):
     """The product, the gradient of the inputs and the product again of `fused.gated`."""
-    out, grad_inputs, again = (torch.full_like(x, torch.nan) for x in (grad, inputs, grad))
+    out, again = (torch.full(grad.shape, torch.nan, dtype=grad.dtype) for _ in range(2))
+    grad_inputs = fused.aligned_rows(inputs, *inputs.shape).fill_(torch.nan)
     arrays = [inputs, grad, out, grad_inputs, again]
     _call(
-        *(library.emulate_gated, list(grad.shape), DTYPES[grad.dtype]),
+        library.emulate_gated,
+        [*grad.shape, *(x.stride(0) for x in (inputs, grad, grad_inputs))],
+        DTYPES[grad.dtype],
         arrays=arrays,
         order=order,
         at_end=at_end,

@@ -123,6 +123,15 @@ def test_gated_unit(instruction_set, dtype):
             expected = gradients(wide, [x.double()])
         for a, b in zip(found, expected, strict=True):
             close(a, b, dtype)
+    rows = torch.randn(30, 2 * 9 + 5).to(dtype)  # of a matrix, of one row for all, and of columns
+    for inputs in (rows[:, 2:-3], rows[:1, :18].expand(5, -1), rows[:18].T):
+        grad = torch.randn(len(inputs), 20).to(dtype)[:, :9]
+        found = fused.gated(inputs), *fused.gated_backward(grad, inputs)
+        expected = (
+            fused.gated(inputs.contiguous()),
+            *fused.gated_backward(grad.contiguous(), inputs.contiguous()),
+        )
+        assert all(map(torch.equal, found, expected))
     inputs = torch.tensor([[-200.0, -80.0, -1e-8, 0.0, 90.0, torch.inf, torch.nan, *[1.0] * 7]], dtype=dtype)
     close_to = F.silu(inputs[:, :7].double())
     torch.testing.assert_close(fused.gated(inputs).double(), close_to, rtol=1e-2, atol=1e-6, equal_nan=True)
@@ -238,6 +247,8 @@ def test_operators_are_what_pytorch_expects():
         (fused.residual_backward, (x, x, out, root, seed, 0.1, 1e-8)),
         (fused.gated, (rows,)),
         (fused.gated_backward, (rows[:, :4], rows)),
+        (fused.gated, (rows[:, :6],)),
+        (fused.gated_backward, (rows[:, 5:], rows[:, :6])),
         (fused.features, (qkv, *rotation, 1, 0.5)),
         (fused.features_backward, (head, head, head, qkv, *rotation, 1, 0.5)),
         (fused.blocks, (qkv, *rotation, 3, 0.5, True, False, None, None, 0.0)),
@@ -307,7 +318,7 @@ def test_kernels_of_a_gpu_compute_what_those_of_the_cpu_do(request, where, dtype
             same([x[1:] for x in found[3:] if x.numel()], [x[1:] for x in grads if x.numel()])
             passes_none = torch.equal(found[3][0], grad_sum[0])
             assert not found[1][0].any() and passes_none == (dtype == torch.float16)
-        inputs = torch.randn(rows, 2 * width).to(dtype)
+        inputs = torch.randn(rows, 2 * width + number).to(dtype)[:, : 2 * width]
         expected = fused.gated(inputs), *fused.gated_backward(grad_out, inputs)
         if library is None:
             found = on_gpu(fused.gated, inputs) + on_gpu(fused.gated_backward, grad_out, inputs)

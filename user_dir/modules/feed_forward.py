@@ -12,7 +12,7 @@ from causal_linear_attention.transforms import transformed
 
 from ..errors import check_choice
 from .dropout import drops
-from .linear_maps import JoinsMaps, is_plain
+from .linear_maps import JoinsMaps, aligned_linear, is_plain
 
 
 def identity(x: Tensor) -> Tensor:
@@ -55,6 +55,7 @@ class GLU(JoinsMaps):
     """
 
     maps = ("l1", "l2")
+    aligned = True
 
     def __init__(
         self,
@@ -109,8 +110,10 @@ class _SiluGatedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         inputs, weight = ctx.saved_tensors
-        inner = grad @ weight.to(grad.dtype)
-        if torch.is_grad_enabled() or transformed(grad):  # which silu_backward has no derivative for
+        second = torch.is_grad_enabled() or transformed(grad)  # derivatives, which silu_backward has not
+        multiply = F.linear if second else aligned_linear
+        inner = multiply(grad, weight.to(grad.dtype).T)
+        if second:
             gate, value = inputs.chunk(2, -1)
             share = torch.sigmoid(gate)
             active = gate * share
@@ -124,7 +127,7 @@ class _SiluGatedLinear(torch.autograd.Function):
             grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
             grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
         grad_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
-        return grad_inputs, grad.mT @ product.to(grad.dtype), grad_bias
+        return grad_inputs, multiply(grad.T, product.to(grad.dtype).T).contiguous(), grad_bias
 
 
 class FeedForward(nn.Module):

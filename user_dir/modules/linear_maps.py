@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_linear_attention.transforms import in_transform
+from causal_linear_attention import fused
+from causal_linear_attention.transforms import in_transform, transformed
 
 
 class _Joined(NamedTuple):
@@ -27,6 +28,7 @@ class JoinsMaps(nn.Module):
     """
 
     maps: tuple[str, ...] = ()
+    aligned = False  # whether `joined_maps` is `aligned_linear`, for maps whose width may be anything
     _joined: _Joined | None = None
 
     def join_maps(self) -> None:
@@ -52,9 +54,11 @@ class JoinsMaps(nn.Module):
         if joined is not None and joined.addresses != _addresses(weights + biases):
             joined = None
         if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases)):
-            out = _JoinedMaps.apply(x.flatten(0, -2), joined, len(weights), *weights, *biases)
+            rows = x.flatten(0, -2)
+            out = _JoinedMaps.apply(rows, joined, self.aligned, len(weights), *weights, *biases)
             return out.view(*x.shape[:-1], out.shape[-1])
-        return F.linear(x, *_weight_and_bias(joined, weights, biases))
+        linear = aligned_linear if self.aligned else F.linear
+        return linear(x, *_weight_and_bias(joined, weights, biases))
 
     def separate_maps(self, x: Tensor) -> Sequence[Tensor]:
         """The maps of `x: (..., D)`, each `(..., width)`."""
@@ -87,15 +91,38 @@ def is_plain(linear: nn.Module | None) -> bool:
     return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
+def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` into `fused.aligned_rows` where x is `(N, D)` of many rows; records no gradient."""
+    fits = x.dim() == 2 and len(x) >= _FEW_ROWS and x.dtype == weight.dtype
+    fits = fits and type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
+    if (
+        not fits
+        or torch.compiler.is_compiling()
+        or torch.is_autocast_enabled(x.device.type)
+        or transformed(x)
+    ):
+        return F.linear(x, weight, bias)
+    with torch.no_grad():
+        out = fused.aligned_rows(x, len(x), len(weight))
+        return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+
+
+_FEW_ROWS = 16
+
+
 class _JoinedMaps(torch.autograd.Function):
-    """`(x, joined, count, weights and biases) -> F.linear(x, cat(weights), cat(biases))` of `count` maps."""
+    """`(x, joined, aligned, count, weights and biases) -> F.linear(x, cat(weights), cat(biases))`.
+
+    Of `count` maps, by `aligned_linear` or not.
+    """
 
     @staticmethod
-    def forward(ctx, x, joined, count, *parameters):
+    def forward(ctx, x, joined, aligned, count, *parameters):
         weights, biases = parameters[:count], parameters[count:]
         ctx.save_for_backward(x, *weights)
         ctx.joined = joined
-        return F.linear(x, *_weight_and_bias(joined, weights, biases))
+        linear = aligned_linear if aligned else F.linear
+        return linear(x, *_weight_and_bias(joined, weights, biases))
 
     @staticmethod
     def backward(ctx, grad):
@@ -103,15 +130,15 @@ class _JoinedMaps(torch.autograd.Function):
         needed = ctx.needs_input_grad
         sizes = [len(weight) for weight in weights]
         grad_x, grad_weights = None, [None] * len(weights)
-        grad_biases = [None] * (len(needed) - 3 - len(weights))
+        grad_biases = [None] * (len(needed) - 4 - len(weights))
         if needed[0]:
             joined = None if torch.is_grad_enabled() else ctx.joined
             grad_x = grad @ _weight_and_bias(joined, weights, [])[0].to(grad.dtype)
-        if any(needed[3 : 3 + len(weights)]):
+        if any(needed[4 : 4 + len(weights)]):
             grad_weights = (grad.mT @ x.to(grad.dtype)).split(sizes)
-        if grad_biases and any(needed[3 + len(weights) :]):
+        if grad_biases and any(needed[4 + len(weights) :]):
             grad_biases = grad.sum(0).split(sizes)
-        return grad_x, None, None, *grad_weights, *grad_biases
+        return grad_x, None, None, None, *grad_weights, *grad_biases
 
 
 def _weight_and_bias(

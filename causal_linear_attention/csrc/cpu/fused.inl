@@ -191,7 +191,7 @@ void gated_rows(const Gated& s, int64_t first, int64_t last, T* scratch) {
   const int64_t width = s.width;
   T *const copy = scratch, *const made = scratch + 2 * width;
   for (int64_t row = first; row < last; ++row) {
-    const T* const gate = wide<T>(static_cast<const In*>(s.inputs) + row * 2 * width, copy, 2 * width);
+    const T* const gate = wide<T>(static_cast<const In*>(s.inputs) + row * s.stride, copy, 2 * width);
     const T* const value = gate + width;
     In* const to = static_cast<In*>(s.out) + row * width;
     T* const out = place(to, made);
@@ -206,11 +206,11 @@ void gated_gradient_rows(const GatedGradient& s, int64_t first, int64_t last, T*
   T *const copy = scratch, *const given = scratch + 2 * width, *const made = scratch + 3 * width,
     *const grads = scratch + 4 * width;
   for (int64_t row = first; row < last; ++row) {
-    const T* const gate = wide<T>(static_cast<const In*>(s.inputs) + row * 2 * width, copy, 2 * width);
+    const T* const gate = wide<T>(static_cast<const In*>(s.inputs) + row * s.stride, copy, 2 * width);
     const T* const value = gate + width;
-    const T* const grad = wide<T>(static_cast<const In*>(s.grad) + row * width, given, width);
+    const T* const grad = wide<T>(static_cast<const In*>(s.grad) + row * s.grad_stride, given, width);
     In *const to = static_cast<In*>(s.out) + row * width,
-       *const to_grad = static_cast<In*>(s.grad_inputs) + row * 2 * width;
+       *const to_grad = static_cast<In*>(s.grad_inputs) + row * s.grad_inputs_stride;
     T *const out = place(to, made), *const grad_gate = place(to_grad, grads), *const grad_value = grad_gate + width;
 #pragma GCC ivdep  // no two of the rows overlap, which takes too many questions to find out
     for (int64_t i = 0; i < width; ++i) {

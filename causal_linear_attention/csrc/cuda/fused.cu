@@ -122,7 +122,7 @@ CLA_KERNEL(kThreads, 1)
 gated_kernel(CLA_PARAMETER Gated s) {
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const In* const gate = static_cast<const In*>(s.inputs) + row * 2 * s.width;
+  const In* const gate = static_cast<const In*>(s.inputs) + row * s.stride;
   In* const out = static_cast<In*>(s.out) + row * s.width;
   for_columns(s.width, [&](int64_t i) {
     const float x = number(gate[i]);
@@ -135,9 +135,9 @@ CLA_KERNEL(kThreads, 1)
 gated_gradient_kernel(CLA_PARAMETER GatedGradient s) {
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const In* const gate = static_cast<const In*>(s.inputs) + row * 2 * s.width;
-  const In* const grad = static_cast<const In*>(s.grad) + row * s.width;
-  In* const grad_gate = static_cast<In*>(s.grad_inputs) + row * 2 * s.width;
+  const In* const gate = static_cast<const In*>(s.inputs) + row * s.stride;
+  const In* const grad = static_cast<const In*>(s.grad) + row * s.grad_stride;
+  In* const grad_gate = static_cast<In*>(s.grad_inputs) + row * s.grad_inputs_stride;
   In* const out = static_cast<In*>(s.out) + row * s.width;
   for_columns(s.width, [&](int64_t i) {
     const float x = number(gate[i]), value = number(gate[s.width + i]), given = number(grad[i]);
