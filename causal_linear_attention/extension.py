@@ -82,9 +82,14 @@ def reason_on_gpu(device: torch.device) -> str:
         return "torch finds no GPU"
     index = torch.cuda.current_device() if device.index is None else device.index
     with _asking:
-        if index not in _reasons_on_gpus:
-            _reasons_on_gpus[index] = _ask_gpu(index)
-        return _reasons_on_gpus[index]
+        if index in _reasons_on_gpus:
+            return _reasons_on_gpus[index]
+        why = _ask_gpu(index)
+        if not (
+            why and torch.cuda.is_current_stream_capturing()
+        ):  # where a kernel may be refused that runs later
+            _reasons_on_gpus[index] = why
+        return why
 
 
 def _ask_gpu(index: int) -> str:

@@ -45,6 +45,7 @@ def gpu(runtime, monkeypatch):
         device=lambda index: nullcontext(),
         get_device_capability=lambda index: (7, 0),
         get_device_name=lambda index: "Old GPU",
+        is_current_stream_capturing=lambda: False,
     )
     monkeypatch.setattr(extension, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(selection._AUTO, "cuda", ("cuda",))
@@ -73,6 +74,14 @@ def test_a_device_without_an_image_falls_back(gpu, runtime):
     with pytest.raises(ValueError, match="backend is 'cuda', but the CUDA kernels, built for sm_90a, cannot"):
         select_backend("cuda", GPU)
     assert questions(runtime) == 1
+
+
+def test_a_refusal_while_a_graph_is_captured_is_not_remembered(gpu, runtime, monkeypatch):
+    gpu(NO_IMAGE)
+    monkeypatch.setattr(extension.torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert "no kernel image" in extension.reason_on_gpu(GPU)
+    gpu(0)
+    assert extension.reason_on_gpu(GPU) == extension.reason_on_gpu(GPU) == "" and questions(runtime) == 1
 
 
 def test_the_error_of_the_question_is_not_left_for_the_next_launch(gpu, runtime):

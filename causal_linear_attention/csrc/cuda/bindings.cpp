@@ -140,10 +140,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
   return {grad_q, grad_k, grad_v, grad_initial, grad_decay};
 }
 
+// A step's grid has a block for each head or more.
+void check_heads(const Tensor& q) {
+  require(q.size(0) * q.size(1) < kMost, "the CUDA kernels take at most 2^28 heads of all rows together");
+}
+
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
                                    std::optional<Tensor> decay) {
   check_step(q, k, v, state, normalize);
   require(q.scalar_type() != ScalarType::Double, kDtypes);
+  check_heads(q);
   const Array decays = decays_of(q, decay);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = as_contiguous(q);
@@ -161,6 +167,7 @@ std::tuple<Tensor, Tensor> norm_step_op(Tensor q, Tensor k, Tensor v, Tensor dir
                                         Tensor positions, Tensor state, bool one_plus) {
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   NormStep s = norm_step_of(q, k, v, direction, theta, positions, state, one_plus);
+  check_heads(q);
   Tensor out = torch::stable::new_empty(q, q.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
   s.out = floats_of(out);
   s.state_out = floats_of(state_out);
@@ -172,6 +179,7 @@ Tensor block_step_op(Tensor q, Tensor k, Tensor v, Tensor direction, Tensor thet
                      Tensor keys, Tensor values, bool softmax) {
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   BlockStep s = block_step_of(q, k, v, direction, theta, scale, places, keys, values, softmax);
+  check_heads(q);
   Tensor out = torch::stable::new_empty(q, q.sizes());
   s.out = floats_of(out);
   check_launch(cuda::block_step(s, device_of(q), stream_of(q)));

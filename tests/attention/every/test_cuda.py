@@ -65,11 +65,13 @@ def check_values_and_gradients(key, causal, dtype, tolerance, training):
 @causal_mechanisms
 @torch.no_grad()
 def test_decoding(key):
-    module = pair(key, True, torch.float64)[1]
-    x = torch.randn(LENGTH, 2, DIM, dtype=torch.float64, device="cuda")
-    state: dict = {}
-    steps = [module(piece, incremental_state=state)[0] for piece in x.split([100, *[1] * 30, 20])]
-    torch.testing.assert_close(torch.cat(steps), module(x)[0], rtol=1e-9, atol=1e-9)
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-4)):  # whose steps are kernels
+        if dtype == torch.float64 or MECHANISMS[key].continuous:
+            module = pair(key, True, dtype)[1]
+            x = torch.randn(LENGTH, 2, DIM, dtype=dtype, device="cuda")
+            state: dict = {}
+            steps = [module(piece, incremental_state=state)[0] for piece in x.split([100, *[1] * 30, 20])]
+            torch.testing.assert_close(torch.cat(steps), module(x)[0], rtol=tolerance, atol=tolerance)
 
 
 @all_forms
