@@ -46,6 +46,7 @@ from lab.publish.plots import (
     tint,
 )
 from lab.publish.tables import markdown_table, where
+from lab.verdicts import CONTRADICTED
 
 GREY = "#777777"
 WIDTH, HEIGHT, ALONE = 5.2, 4.2, 7.0  # inches of a panel, and the width of one alone; a map is square
@@ -54,14 +55,14 @@ REACH = 2  # of the colours of a map, in powers of ten around uniform attention
 Panel = dict[str, Any]
 HEAD = """# What attention does
 
-Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024), made by
-`scripts/lab.sh figures`. `scripts/lab.sh figures report` writes this file from the JSON file of each figure,
-which holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure
-is defined, and where the papers leave a choice.
-
-The studies [analysis_runs](../analysis_runs/README.md) and
-[analysis_encoders](../analysis_encoders/README.md) trained the language models and the two encoders behind
-the figures; all of them are far below the bits of token frequencies.
+Do gradients, entropy and locality of attention behave as the papers say?
+"""
+MADE = """Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024).
+`scripts/lab.sh figures` makes them; `scripts/lab.sh figures report` writes this page from their
+JSON files, which hold settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md)
+defines each figure and says where the papers leave a choice. The studies
+[analysis_runs](../analysis_runs/README.md) and [analysis_encoders](../analysis_encoders/README.md)
+trained the models behind the figures; all of them have learned more than token frequencies.
 """
 
 
@@ -220,13 +221,33 @@ def write_report(folder: Path) -> None:
 def document(folder: Path) -> str:
     """The whole text in the order of `statements.csv`; empty if `folder` holds no figure."""
     names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))
-    parts, seen = [], set()
+    found: dict[str, tuple[dict[str, str], dict[str, Any]]] = {}
     for row in statements():
         for name in fnmatch.filter(names, row["figure"]):
-            if name not in seen:
-                seen.add(name)
-                parts.append(section(name, row, read_json(folder / f"{name}.json")))
-    return marked("\n".join([HEAD, *parts])) if parts else ""
+            found.setdefault(name, (row, read_json(folder / f"{name}.json")))
+    if not found:
+        return ""
+    parts = [section(name, row, record) for name, (row, record) in found.items()]
+    return marked("\n".join([HEAD, answer([record for _, record in found.values()]), MADE, *parts]))
+
+
+def answer(records: Sequence[dict[str, Any]]) -> str:
+    """How many statements came to which verdict, and the figures with those that are contradicted."""
+    checks = [(record["title"], one) for record in records for one in record.get("checks", [])]
+    counts = Counter(one["verdict"] for _, one in checks)
+    counted = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+    contradicted: dict[str, list[str]] = {}
+    for title, one in checks:
+        if one["verdict"] == CONTRADICTED:
+            contradicted.setdefault(title, []).append(one["statement"])
+    lines = [f"* [{title}](#{anchor(title)}): {'; '.join(said)}" for title, said in contradicted.items()]
+    listed = ["", "Contradicted are:", "", *lines] if lines else []
+    return "\n".join([f"Statements tested: {counted}.", *listed, ""])
+
+
+def anchor(title: str) -> str:
+    """The end of a link to a heading."""
+    return re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
 
 
 def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:

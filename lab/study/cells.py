@@ -2,7 +2,8 @@
 
 A study whose key `start` is the name of another starts each cell from the run of that study with the same
 choices of its axes, in runs/studies. With `start: given` the command names a checkpoint. With `tune`, every
-value of a setting is tried first, in shorter runs of the first seed, and only the best is repeated.
+value of a setting is tried first, in shorter runs of the first seed, and only the best is repeated; with
+`bracket` the values go on until the best one lies inside.
 
 Nothing is imported here that takes seconds: the process of a cell checks its settings and its plan again.
 """
@@ -44,7 +45,7 @@ from lab.run.recipe import (
 from lab.store import Tuned, stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
-from lab.study.schema import GIVEN, RUNS, TUNED_BY, YAML, Choice, Study
+from lab.study.schema import GIVEN, RUNS, TUNED_BY, YAML, Choice, Study, Tune
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
@@ -56,6 +57,8 @@ OF_SCHEDULES = (
     *("--warmup-steps", "--hold-steps", "--decay-steps"),
 )
 """Options of fairseq's schedules that are numbers of updates."""
+GROWTH = 8
+"""The most values that `bracket` adds to those of a study."""
 MARK = "study.sh"
 """How the folder of a cell names the command that has made it."""
 
@@ -488,10 +491,36 @@ def check_plan(plan: str, layers: int | None, where: str) -> None:
 
 
 def tuning_cells(cell: Cell) -> list[Cell]:
-    """The runs in which the setting of `cell` is chosen, of the first seed."""
-    assert cell.study.tune is not None
-    first = cell.first_seed
-    return [replace(cell, seed=first, tuning=value, chosen=None) for value in cell.study.tune.values]
+    """The runs in which the setting of `cell` is chosen, of the first seed.
+
+    With `bracket`, once all of them are finished and the best value is the least or the largest, there is one
+    more, of half or twice that value; at most GROWTH in all.
+    """
+    tune = cell.study.tune
+    assert tune is not None
+    values, most = list(tune.values), len(tune.values) + (GROWTH if tune.bracket else 0)
+    while len(values) < most:
+        runs = _tuning_runs(cell, values)
+        if any(run.record() is None for run in runs) or not (scores := _scores(runs)):
+            break
+        best, in_order = _best_of(scores, tune), sorted(values, key=float)
+        if best not in (in_order[0], in_order[-1]):
+            break
+        values.append(f"{float(best) * (2 if best == in_order[-1] else 0.5):g}")
+    return _tuning_runs(cell, values)
+
+
+def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
+    return [replace(cell, seed=cell.first_seed, tuning=value, chosen=None) for value in values]
+
+
+def _scores(runs: Iterable[Cell]) -> dict[str, float]:
+    """The scores of the runs that have one, by the value tried."""
+    return {run.tuning: score for run in runs if (score := score_of(run)) is not None}
+
+
+def _best_of(scores: Mapping[str, float], tune: Tune) -> str:
+    return TUNED_BY[tune.by](scores, key=scores.__getitem__)
 
 
 def score_of(cell: Cell) -> float | None:
@@ -514,13 +543,12 @@ def best_value(cell: Cell) -> str | None:
     runs = tuning_cells(cell)
     if any(one.record() is None for one in runs):
         return None
-    scores = {one.tuning: score for one in runs if (score := score_of(one)) is not None}
-    if not scores:
+    if not (scores := _scores(runs)):
         raise UserError(
             f"{', '.join(cell.values.values())}: no run of tuning has logged a {cell.study.tune.by} that is "
             "a number; choose another `by`, other values or more updates"
         )
-    return TUNED_BY[cell.study.tune.by](scores, key=lambda value: scores[value])
+    return _best_of(scores, cell.study.tune)
 
 
 def with_chosen(cells: Sequence[Cell]) -> list[Cell]:

@@ -288,9 +288,12 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
-        if study.tune:
-            tried = [cell for cell in runs if cell.tuning is not None]
+        while study.tune and not failures:
+            tried = runs_of_tuning(cells)
+            if all(cell.record() for cell in tried):
+                break
             failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
+        if study.tune:
             cells = with_chosen(cells)
         failures += run_missing(study.name, cells, places, held)
         if study.best:

@@ -146,6 +146,7 @@ class TuneKeys(Keys):
     values: Words
     updates: Count
     by: Literal["valid_loss", "valid_accuracy"] = "valid_loss"
+    bracket: Annotated[bool, Strict()] = False
 
 
 class BestKeys(Keys):
@@ -523,7 +524,17 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
         raise UserError(f"{where}: {keys.axis!r} is no setting; use letters, digits and _")
     if bad := [value for value in keys.values if "/" in value]:
         raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
-    return Tune(keys.axis, keys.values, keys.updates, keys.by)
+    if keys.bracket and not all(map(is_positive, keys.values)):
+        raise UserError(f"{where}: bracket needs values that are numbers above 0")
+    return Tune(keys.axis, keys.values, keys.updates, keys.by, keys.bracket)
+
+
+def is_positive(text: str) -> bool:
+    """Whether a text is a number above 0."""
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 def plotted_by(plot: Mapping[str, Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -236,6 +236,8 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
         return ""
     one, spec, lines, runs = tuned[0]["tuned"], study.tables[0].whole(), [], 0
     values = list(dict.fromkeys(value for record in tuned for value in record["tuned"]["tried"]))
+    with suppress(ValueError):  # words have no order
+        values.sort(key=float)
     for key, group in spec.rows_of(tuned).items():
         found = group[0]["tuned"]
         scores = [

@@ -303,12 +303,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Tune:
-    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure."""
+    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure.
+
+    With `bracket`, further values are tried by factors of two until the best is neither the least nor the
+    largest.
+    """
 
     axis: str
     values: tuple[str, ...]
     updates: int
     by: str
+    bracket: bool
 
 
 @dataclass(frozen=True)

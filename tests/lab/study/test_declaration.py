@@ -144,6 +144,28 @@ def tuned(cell, curves, name="valid"):
 
 
 @pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ({"0.01": 3.0, "0.02": 2.0, "0.04": 1.0, "0.08": math.nan}, "0.04"),
+        ({"0.01": 2.0, "0.02": 3.0, "0.005": 1.0, "0.0025": 1.5}, "0.005"),
+        ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, "5.12"),
+    ],
+)
+def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses, chosen):
+    """By factors of two in either direction, as long as the best is at an end, eight times at most."""
+    tune = {"axis": "lr", "values": [0.01, 0.02], "updates": 3, "bracket": True}
+    [cell] = cells(study_with(tune=tune), {"method": ["elu"]}, out=tmp_path / "out")
+    tried = []
+    while missing := [one for one in tuning_cells(cell) if not one.record()]:
+        assert best_value(cell) is None
+        tried += [one.tuning for one in missing]
+        for one in missing:
+            training = {"updates": 3, "seconds": 1.0, "curves": {"valid": [[1, losses[one.tuning]]]}}
+            write_record(one, record_of(one.key, {}, training=training))
+    assert tried == list(losses) and best_value(cell) == chosen
+
+
+@pytest.mark.parametrize(
     ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
 )
 def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
@@ -209,6 +231,7 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"baseline": {"name": "guessing"}}, "baseline"),
         ({"tune": {"axis": "lr", "values": [1], "updates": 3, "by": "loss"}}, "loss"),
         ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
+        ({"tune": {"axis": "lr", "values": ["x"], "updates": 3, "bracket": True}}, "bracket needs values"),
         ({"plot": {"curves": "test"}}, "test"),
         ({"extras": "images"}, "extras is 'images'; it must be true or false"),
         ({"plot": {"curves": "train", "factor": "a"}}, "factor is 'a'"),
