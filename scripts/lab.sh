@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that has no script of its own, as `lab.sh VERB`; --help lists the verbs.
+# Everything without its own script, as `lab.sh VERB`; --help lists the verbs.
 # Links to this file are names of earlier releases: lab/cli.py says what they are called now.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

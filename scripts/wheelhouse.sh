@@ -17,7 +17,7 @@ only_a_folder "$@"
 [[ ! -e $1 || -d $1 ]] || die "$1 is a file; name a new or empty folder"
 mkdir -p -- "$1"
 dir=$(cd -- "$1" && pwd -P)
-part=$dir/.part # inside, since the folder may be a disk of its own
+part=$dir/.part # inside, since the folder may be on another disk
 mark=$dir/.linear-attention-wheelhouse
 if [[ ! -f $mark && -n $(ls -A -- "$dir") ]]; then
     die "$dir holds other files; name a new or empty folder"

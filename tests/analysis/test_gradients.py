@@ -1,4 +1,4 @@
-"""TransNormer's equations 7 to 15 and Appendices B to D, those of its bounds that are false among them."""
+"""TransNormer's equations 7 to 15 and Appendices B to D, including bounds that are false."""
 
 import math
 

@@ -116,7 +116,7 @@ def test_blocks_are_on_the_diagonal():
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_transformer_ls_without_its_layer_norm_on_pooled_values(causal):
-    """The effective matrix is that of the layer whose pooled values are not normalised."""
+    """The effective matrix is of the layer without normalised pooled values."""
     module = build("transformer_ls-16-2", causal, torch.float64)
     x = torch.randn(LENGTH, 2, 12, dtype=torch.float64)
     matrix = attention_matrix(module, x)

@@ -93,7 +93,7 @@ def test_older_checkpoints_go_on_with_the_same_draws(name, causal, options):
 
 @pytest.mark.parametrize("name", ["performer", "nystromformer", "skyformer"])
 def test_more_features_or_landmarks_than_positions(name):
-    """The default numbers are those of long rows."""
+    """The defaults are the numbers for long rows."""
     module = build_attention(name, 12, 2, causal=False, max_positions=32)
     x = torch.randn(32, 2, 12, requires_grad=True)
     out, _ = module(x, key_padding_mask=torch.arange(32) >= torch.tensor([[32], [7]]))

@@ -1,4 +1,4 @@
-"""Made-up results of the cost benchmarks, and what is recorded of a machine."""
+"""Made-up results of the cost benchmarks and environments."""
 
 from collections.abc import Callable, Iterable
 from types import ModuleType

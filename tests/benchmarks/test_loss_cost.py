@@ -25,7 +25,7 @@ def test_all_compute_the_same_loss(record):
 
 
 def test_the_plain_loss_needs_more_memory(record):
-    """Its logits, log-probabilities and their gradient, against those of 512 tokens once or twice."""
+    """Logits, log-probabilities and gradients of all tokens, against one or two chunks of 512."""
     logits = 600 * 3000 * 4
     peaks = {name: found.get("peak_bytes") for name, found in record["found"].items()}
     assert peaks["plain"] > 1.9 * logits

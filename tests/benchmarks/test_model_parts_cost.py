@@ -1,4 +1,4 @@
-"""The benchmark of TransNormer's parts: what is compared with what, and what its worker counts."""
+"""The benchmark of TransNormer's parts: its comparisons, and what its worker counts."""
 
 import torch
 

@@ -52,7 +52,7 @@ def same_losses(folder: Path, unbroken: Path, tolerance: float = 0.0) -> bool:
 
 
 def check_resumes(training: "Training", folder: Path, unbroken: Path, tolerance: float = 0.0) -> None:
-    """Left alone, the run ends with the losses of the one that nothing happened to."""
+    """Left alone, the run ends with the losses of an undisturbed run."""
     assert training.run(folder) == [0]
     assert same_losses(folder, unbroken, tolerance)
 

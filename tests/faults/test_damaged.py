@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fault("damaged checkpoint")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGES if ROUNDS > 1 else ["one bit"])
 def test_resumes_from_a_whole_one(training, unbroken, tmp_path, kind):
-    """Both checkpoints of the last update are damaged; that of update 25 is left."""
+    """Both checkpoints of the last update are damaged; the checkpoint of update 25 is left."""
     folder, trace = tmp_path / "run", tmp_path / "trace"
     shutil.copytree(unbroken, folder)
     for name in ("checkpoint_last.pt", "checkpoint_best.pt"):

@@ -63,7 +63,7 @@ def run(training, words: list[str], out: Path, fault: dict[str, str] | None = No
 
 
 def records(out: Path) -> dict[str, dict]:
-    """The records in `out`, less what is of the machine and the moment."""
+    """The records in `out` without what depends on machine and time."""
     found = {}
     for path in out.rglob("seed*.json"):
         record = json.loads(path.read_text())
@@ -79,7 +79,7 @@ def files(out: Path) -> set[str]:
 
 
 def table(out: Path) -> list[list[str]]:
-    """The cells of the page's table, but for its last two columns: the seconds of training and the seeds."""
+    """The cells of the page's table without the last two columns, seconds and seeds."""
     lines = (out / "README.md").read_text(encoding="utf-8").splitlines()
     return [line.split(" | ")[:-2] for line in lines if line.startswith("|")]
 
@@ -88,7 +88,7 @@ def table(out: Path) -> list[list[str]]:
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.parametrize("study", ["copy"])
 def test_killed_at_random(training, tmp_path, study, words, seed, record_property):
-    """It may have ended before the time has come, which is no fault then."""
+    """The run may end before it is killed; that is not a fault."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run(training, words, whole) == 0
     [record] = whole.rglob("seed*.json")

@@ -1,4 +1,4 @@
-"""A second run or study in the folder of one that is at work."""
+"""A second run or study in a folder that is in use."""
 
 import os
 import re

@@ -13,7 +13,7 @@ Command = ModuleType | str  # a module, its full name, or the command as one typ
 
 
 def call(command: Command, *arguments: object) -> None:
-    """Run a command, which ends as that of a script does."""
+    """Run a command, which ends as it would in a script."""
     typed = isinstance(command, str) and "/" in command
     name = command if isinstance(command, str) else command.__name__
     words = [*name.split(), *map(str, arguments)]

@@ -104,7 +104,7 @@ WITH_DROPOUT = (
 
 
 def causal_without(*keys: str) -> pytest.MarkDecorator:
-    """`key`: the mechanisms that have a causal form, but for some."""
+    """Parametrises `key` with the mechanisms that have a causal form, except some."""
     return pytest.mark.parametrize(
         "key", [key for key, one in MECHANISMS.items() if one.has_causal_form and key not in keys]
     )

@@ -77,7 +77,7 @@ def write_experiment(folder: Path, base: str, *architectures: str, **changes: di
 
 
 class Tiny(NamedTuple):
-    """An experiment; `run` is the folder of one that was trained to its end."""
+    """An experiment; `run` is the folder of a finished training."""
 
     task: str
     config: Path

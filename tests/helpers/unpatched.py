@@ -58,7 +58,7 @@ def serve() -> None:
 
 
 def apply(code: str, patched: bool) -> NoReturn:
-    """In the fork, which ends as a program does, but for the interpreter's teardown, which takes seconds."""
+    """Run in the fork, which ends like a program but skips the interpreter's teardown of several seconds."""
     sys.argv, status = ["test"], 0
     # Registered first, so called last: a process group that is still open then makes the process fail.
     atexit.register(lambda: torch.distributed.is_initialized() and os._exit(1))

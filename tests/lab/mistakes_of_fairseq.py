@@ -1,4 +1,4 @@
-"""Command lines of fairseq's own commands that cannot be with the plugin, as those of mistakes.py."""
+"""Command lines of fairseq's own commands that are wrong with the plugin, in the form of mistakes.py."""
 
 LM = "--task language_modeling --sample-break-mode none --tokens-per-sample 32 --batch-size 8 --cpu"
 EVAL_LM = f"eval_lm data {LM.replace('--task language_modeling ', '')} --path"

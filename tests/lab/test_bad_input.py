@@ -174,7 +174,7 @@ def test_commands_refuse_in_one_sentence(command, message, place, refused, monke
 
 
 def contents(folder):
-    """Every file below, with its size, also those of the folders that are linked."""
+    """Every file below with its size, files in linked folders included."""
     paths = (Path(at, name) for at, _, names in os.walk(folder, followlinks=True) for name in names)
     return {path: path.stat().st_size for path in paths}
 
@@ -238,7 +238,7 @@ def test_plain_fairseq_refuses_in_one_sentence(command, message, place, monkeypa
     ],
 )
 def test_processes_that_fairseq_would_not_start(gpus, settings, environment, refused, monkeypatch):
-    """More than the visible GPUs: those of other machines, of torchrun and of Slurm are none of them."""
+    """More processes than visible GPUs; other machines', torchrun's and Slurm's processes do not count."""
     training = {"distributed_world_size": 2, "distributed_init_method": None, "distributed_no_spawn": False}
     cfg = Namespace(distributed_training=Namespace(**training | settings), common=Namespace(tpu=False))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

@@ -1,4 +1,4 @@
-"""Results are made once, and never mixed with those of other settings."""
+"""Results are made once and never mixed with results of other settings."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The store of a study: what is said once, what a line holds, and what is no store."""
+"""The store of a study: shared parts, lines, and files that are not a store."""
 
 import json
 

@@ -16,7 +16,7 @@ compiled = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reas
 
 
 def dispatches(name):
-    """Of six layers: those of a forward pass, and of forward and backward with accumulated gradients."""
+    """Launches of six layers: a forward pass, and forward and backward with accumulated gradients."""
     model, given = build_lm(name, decoder_layers=6, dropout=0.1).train(), tokens(2, 256)
     model(given)[0].sum().backward()
     with Dispatched() as counted:

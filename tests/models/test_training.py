@@ -26,7 +26,7 @@ def test_training_learns_and_logs(trained):
 
 
 def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
-    """`kill -9` in mid-epoch, seven updates in; the last checkpoint is that of update 4."""
+    """`kill -9` in mid-epoch, after seven updates; the last checkpoint is of update 4."""
     options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
     command = commands.train(tmp_path, *options)
     killed = forked.start(command)

@@ -1,4 +1,4 @@
-"""Vision Transformers: sizes, patches, pooling, every mechanism, and what is refused."""
+"""Vision Transformers: sizes, patches, pooling, every mechanism and refused settings."""
 
 from pathlib import Path
 from types import SimpleNamespace

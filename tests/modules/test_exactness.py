@@ -1,4 +1,4 @@
-"""Positions far out, and derivatives of what is differentiated by hand."""
+"""Very large positions, and derivatives that are written by hand."""
 
 import copy
 

@@ -145,7 +145,7 @@ def test_float16_keeps_the_smallest_probabilities(device):
 
 
 def test_memory(monkeypatch):
-    """`p - t` of a block of words lies where that of the block before lay."""
+    """`p - t` of a block of words overwrites the previous block's."""
     monkeypatch.setattr(fused_loss, "tiles", lambda device: SMALL)
     monkeypatch.setattr(fused_loss, "_launch", lambda *given, **constants: None)
     x, weight = torch.empty(128, 4, dtype=torch.bfloat16), torch.empty(900, 4, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The mixture of discretised logistics: a distribution, exact at its edges, and what is drawn from it."""
+"""The mixture of discretised logistics: a distribution, exact at its edges, and its samples."""
 
 import math
 

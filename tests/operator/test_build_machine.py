@@ -45,7 +45,7 @@ def test_without_a_gpu_all_that_nvcc_knows(nvcc, known, binaries):
     [("9.0", ["90a"]), ("8.6\n8.9\n8.6", ["86", "89"]), ("12.1", []), ("7.0\n8.0", ["80"])],
 )
 def test_the_local_gpus(nvcc, gpus, binaries):
-    """One that nvcc does not know runs the PTX, one that the kernels cannot run on is left out."""
+    """A GPU unknown to nvcc runs the PTX; a GPU on which the kernels cannot run is left out."""
     nvcc(gpus, "nvidia-smi")
     assert machine.architectures(nvcc(ALL)) == (binaries, ["80"])
 

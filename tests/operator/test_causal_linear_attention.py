@@ -149,7 +149,7 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
 @pytest.mark.parametrize("features", [torch.relu, lambda x: x], ids=["positive", "signed"])
 @pytest.mark.parametrize("length", [70, 2 * SEGMENT + 30])
 def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
-    """Error of output, state and gradients: at most twice that of the plain formula in bfloat16."""
+    """Errors of output, state and gradients are at most twice the plain formula's in bfloat16."""
     monkeypatch.setattr(chunked, "_NATIVE_BFLOAT16", True)
     q, k, *rest = draw((1, 2, length, 16, 16), torch.bfloat16, False)
     given = features(q), features(k), *rest

@@ -125,7 +125,7 @@ def test_packed_sequences_equal_the_loop(dim, normalize):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48), (1, 2, 700, 128, 100)])
 def test_decays(shape, dtype, normalize):
-    """Equal those of PyTorch in float64; the same inputs give the same bits, and a step the last output."""
+    """Equal to PyTorch in float64; equal inputs give equal bits, and a step gives the last output."""
     given = [x.detach() for x in draw(shape, dtype, normalize)]
     decay = -torch.rand(shape[:3], device="cuda") / 4
     decay[..., 200], decay[..., 230] = -torch.inf, -60.0

@@ -29,7 +29,7 @@ def library(library_of):
 
 
 def check(library, shape, dtype, normalize, device=H200, state=True, strides="dense", **how):
-    """The kernels' error is at most twice that of the plain formula in the same dtype."""
+    """The kernels' error is at most twice the plain formula's error in the same dtype."""
     given = draw(shape, dtype, normalize, state, strides)
     found = emulation.emulate(library(device), *given, normalize, device, **how)
     assert_exact_enough(found, given, normalize, shape)
@@ -110,7 +110,7 @@ def check_decays(
 @normalizes
 @dtypes
 def test_decays(library, dtype, normalize):
-    """One a head, or one a position, of which some hide what is before."""
+    """One per head, or one per position; some hide all earlier positions."""
     check_decays(library, (2, 2, 70, 20, 9), dtype, normalize, decay=torch.tensor([0.9, 0.99]), order=1)
     check_decays(library, (1, 2, 100, 20, 16), dtype, normalize, strides="projected", order=3, at_end=False)
 

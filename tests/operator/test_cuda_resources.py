@@ -88,7 +88,7 @@ def test_a_report_is_read():
     [(NAME, [2, 5], [1, 2]), (NAME.replace("backward", "forward"), [5], [2])],
 )
 def test_instructions_of_the_loops_over_chunks(name, instructions, products):
-    """Not of the loop around them, which the backward pass has, nor apart those of the loops inside."""
+    """Each loop over chunks with the loops inside it, without the backward pass's outer loop."""
     found = count_instructions(CODE.replace("NAME", name))
     assert found == {name: {"instructions": instructions, "matrix_products": products}}
 

@@ -101,7 +101,7 @@ def test_values_and_gradients(backend, decays, normalize):
 @cpp
 @pytest.mark.parametrize("isa", extension.available_instruction_sets())
 def test_instruction_sets_types_and_threads(isa):
-    """The error is at most twice that of the plain formula; a head cut for threads, rows in any order."""
+    """The error is at most twice the plain formula's, with a head split over threads and strided rows."""
     extension.choose_instruction_set(isa)
     given = draw(mild, (1, 1, 1100, 24), 40)
     given[-1][..., 700] = -INF

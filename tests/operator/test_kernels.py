@@ -62,7 +62,7 @@ def norm(x):
 
 
 def check(backend, shape, dtype, normalize, strides="dense", state=True, device=None):
-    """The kernel's error is at most twice that of the plain formula in the same dtype."""
+    """The kernel's error is at most twice the plain formula's in the same dtype."""
     device = device or device_of(backend)
     given = draw(shape, dtype, normalize, state, strides)
     truth = definition(*[None if x is None else x.double() for x in given], normalize)

@@ -337,7 +337,7 @@ sys.exit(int(sys.argv[1]))
     ("code", "requeued"), [("75", True), ("143", True), ("138", True), ("1", False), ("0", False)]
 )
 def test_a_slurm_job_that_is_asked_to_stop_goes_back_to_the_queue(code, requeued, root, tmp_path):
-    """The command gets the notice that Slurm gives the job; only one that can resume is queued again."""
+    """The command gets Slurm's notice to the job; only a job that can resume is queued again."""
     scontrol = tmp_path / "scontrol"
     scontrol.write_text('#!/bin/sh\necho "scontrol $*"\n')
     scontrol.chmod(0o755)

@@ -105,7 +105,7 @@ def test_an_epoch_resumes_with_as_many_streams_alone(task, config):
 
 @pytest.mark.parametrize("plan", ["diag,norm", "elu", "lln_diag", "flash"])
 def test_states_are_carried_and_detached(task, plan):
-    """Losses of consecutive batches are those of one forward pass; no gradient reaches the batch before."""
+    """Losses of consecutive batches equal one forward pass; no gradient reaches the previous batch."""
     sizes = {"diag_block_size": 6, "lln_diag_block_size": 6, "flash_chunk_size": 6, "flash_key_dim": 6}
     model = build_lm("linear_transformer_lm", decoder_attention=plan, **sizes)
     criterion = CrossEntropyCriterion(task, False)

@@ -1,4 +1,4 @@
-"""The copy task: what is drawn, what counts, and that nothing of the answer is in the input before it."""
+"""The copy task: samples, counted symbols, and inputs that never show the answer in advance."""
 
 import math
 
@@ -90,7 +90,7 @@ def test_an_untrained_model_has_the_loss_of_guessing_and_the_criterion_counts():
 
 
 class Copier(torch.nn.Module):
-    """Answers what stood before the separator, but for the second symbol of one sequence."""
+    """Answers correctly except for the second symbol of one sequence."""
 
     def __init__(self, wrong):
         super().__init__()
@@ -119,7 +119,7 @@ class Copier(torch.nn.Module):
 
 
 def test_the_figures_of_a_split_by_hand():
-    """One symbol of three sequences is wrong: that of index 1, behind the separator at place 0."""
+    """One symbol of three sequences is wrong: index 1, after the separator at position 0."""
     task = CopyTask(CopyTaskConfig(tokens_per_sample=9, eval_samples=3, seed=2))
     task.load_dataset("test")
     sources = [task.dataset("test")[i]["source"] for i in range(3)]

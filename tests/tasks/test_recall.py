@@ -1,4 +1,4 @@
-"""Associative recall: what is drawn, what counts and what is refused; answers and the state are counted."""
+"""Associative recall: samples, counted positions, refused settings, answers and the size of the state."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_refused(given, named):
 
 
 class Knows(nn.Module):
-    """Answers with the value that stood behind the key, but for the key of index FIRST."""
+    """Answers with the key's value, except for the key of index FIRST."""
 
     def forward(self, src_tokens, src_lengths=None, **unused):
         logits = torch.zeros(*src_tokens.shape, len(DICTIONARY))

@@ -1,4 +1,4 @@
-"""Calls of the operator and of attentions that cannot be: a ValueError that says what is wrong."""
+"""Invalid calls of the operator and of attentions raise a ValueError that says what is wrong."""
 
 import numpy as np
 import pytest

@@ -49,7 +49,7 @@ def test_fit_is_the_line_through_simulated_variances():
 
 
 def test_one_channel_is_exact():
-    """log P is the key's exponent but for a constant a row: half of the sum's variance."""
+    """Up to a constant per row log P is the key's exponent: half of the sum's variance."""
     a, b = fit_moment_matching(1, length=4096, points=8)
     assert a == pytest.approx(0.5, rel=0.03)
     assert b == pytest.approx(0.0, abs=0.15)

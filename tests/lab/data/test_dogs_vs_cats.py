@@ -118,7 +118,7 @@ def test_every_mode_and_what_cannot_be_read():
 
 
 def test_evaluation_images_are_the_centre():
-    """A picture of 56 x 28: black but for the middle half of its width, which is all that is seen."""
+    """A picture of 56 x 28, black except for the middle half of its width, which remains after cropping."""
     image = np.zeros((28, 56, 3), np.uint8)
     image[:, 14:42] = 255
     content = io.BytesIO()

@@ -156,7 +156,7 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
 
 
 def test_data_of_another_kind(call, refused, small_corpus, tmp_path):
-    """Images in the place of a vocabulary, and in that of a task of Long Range Arena."""
+    """Images in place of a vocabulary, and in place of a Long Range Arena task."""
     images = tmp_path / "listops"
     call("data-prep/images.sh", "digits", "--dest", images)
     sentence = refused(*as_wikitext2(small_corpus, tmp_path / "data"), "--vocabulary-from", images)
@@ -167,7 +167,7 @@ def test_data_of_another_kind(call, refused, small_corpus, tmp_path):
 
 @pytest.mark.parametrize(("size", "bound"), [(100, "or more"), (900_000, "or less")])
 def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, bound):
-    """The bound that is named is one that works, and nothing beyond it."""
+    """The named bound works, and nothing beyond it."""
     words = [*as_wikitext2(small_corpus, tmp_path / "out" / "data"), "--tokenizer", "sentencepiece"]
     sentence = refused(*words, "--vocab-size", size)
     assert f"no vocabulary of {size:,} from this text; give --vocab-size" in sentence
@@ -212,7 +212,7 @@ def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path,
 
 @pytest.fixture
 def folder(tmp_path):
-    """Prepared data as far as their content matters, and that of a file changed back and forth."""
+    """Identity of prepared data: only content matters, also when a file changes back and forth."""
     for split in SPLITS:
         for kind in ("bin", "idx"):
             (tmp_path / f"{split}.{kind}").write_bytes(bytes(9))

@@ -206,7 +206,7 @@ def test_pickled_weights_are_read_by_the_safe_loader_only(call, refused, hf, enc
 
 
 def test_positions_by_hand():
-    """The two rows before the first position are no positions; the only token type is part of each."""
+    """The first two rows are not positions; the only token type is added to every position."""
     flags = as_settings(CONFIG)
     assert flags[flags.index("--max-positions") + 1] == flags[flags.index("--tokens-per-sample") + 1] == "64"
     assert flags[flags.index("--encoder-ffn-embed-dim") + 1] == "20"

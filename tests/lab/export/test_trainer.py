@@ -90,7 +90,7 @@ def as_transformers(sample: dict, kind: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def losses(with_transformers, corpus, tmp_path_factory) -> dict[str, list[list[float]]]:
-    """By model: fairseq's losses and those of `transformers.Trainer`, in one process for all."""
+    """Losses of fairseq and of `transformers.Trainer` by model, from one process."""
 
     def fill(folder: Path) -> None:
         expected = {name: fairseq_losses(flags, corpus, folder / name) for name, flags in MODELS.items()}

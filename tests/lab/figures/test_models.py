@@ -24,7 +24,7 @@ FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
 
 @pytest.fixture(scope="module")
 def runs(encoder_corpus, tmp_path_factory):
-    """Runs of tiny encoders by name: every update logged but for `tens`, which logs every tenth."""
+    """Runs of tiny encoders by name; they log every update, `tens` every tenth."""
     plans = {
         "softmax": ("roberta_softmax", ()),
         "tens": ("roberta_softmax", ("--log-interval", "10")),
@@ -167,7 +167,7 @@ def language_model(config, corpus, tmp_path_factory):
 
 
 def test_language_models(language_model, call, tmp_path, corpus):
-    """Entropies are those of what a token sees, and later tokens are no zeros."""
+    """Entropies count only visible tokens; later tokens are not zeros."""
     words = ("--data", corpus, "--sequences", 2, "--out", tmp_path)
     call(analyse, "training", language_model, *words)
     found = record(tmp_path, "training", "softmax")

@@ -114,7 +114,7 @@ def test_the_method_is_that_of_the_layer_plan(call, tmp_path):
 
 
 def test_the_log_file_of_fairseq_train(tmp_path):
-    """Its lines are bare, and those of later epochs written several times."""
+    """A log of bare lines, in which later epochs stand several times."""
     for name in ("printed", "file"):
         write_run(tmp_path / name, "transnormer_t1", 0.01)
     log = tmp_path / "file" / "train.log"

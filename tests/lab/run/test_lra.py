@@ -79,7 +79,7 @@ def test_the_samples_of_a_batch_are_shared_by_processes(call, made, capsys):
 
 
 def test_what_a_failed_start_has_left_does_not_count(call, refused, words, made, tmp_path):
-    """Data and dictionary of a run that never made a checkpoint are replaced; those of nobody's are not."""
+    """Data and dictionary of a run without a checkpoint are replaced; a stranger's are not."""
     other, folder = shutil.copytree(made.data, tmp_path / "other"), tmp_path / "run"
     lines = (made.data / "dict.txt").read_text().splitlines(True)
     (other / "dict.txt").write_text("".join(reversed(lines)))

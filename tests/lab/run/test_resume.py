@@ -50,7 +50,7 @@ def test_damaged_ones_are_passed_over(tmp_path, kind):
 
 
 def test_one_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch):
-    """It may be whole: another would be taken, or the run begun anew and this one replaced."""
+    """It may be intact: resuming would take another one, or start over and replace it."""
     for name, updates in (("checkpoint_last.pt", 50), ("checkpoint_1_25.pt", 25)):
         write(tmp_path / name, updates)
 
@@ -132,7 +132,7 @@ def test_a_start_has_failed_if_it_left_its_data_and_no_checkpoint_at_all(tmp_pat
 
 
 def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):
-    """The settings named by the user, and those that do not change what is computed."""
+    """The user's settings, and settings that do not change the computation."""
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     run = (TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)

@@ -121,7 +121,7 @@ def test_a_small_test_set_widens_the_interval(examples, outcome):
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("kind", ["at_most", "within", "lowest"])
 def test_no_effect_rarely_gets_a_verdict(seeds, kind):
-    """At most 5 % of 2,000 studies, but for the binomial error of such a count: three times 0.5 %."""
+    """At most 5 % of 2,000 studies, plus three binomial standard errors of 0.5 %."""
     draw, false = random.Random(seeds), 0
     for _ in range(2000):
         level = {seed: draw.gauss(0, 1) for seed in range(seeds)}  # what the rows of a seed share

@@ -33,7 +33,7 @@ RUN = "0.01/seed1"
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_and_is_evaluated(finetuned, glue, name):
-    """The result is that of the weights that were kept, over the whole dev set."""
+    """The result is the kept weights', over the whole dev set."""
     folder = finetuned / name / RUN
     record, task = read_json(finetuned / name / f"{RUN}.json"), TASKS[name]
     result = record["found"]
@@ -62,7 +62,7 @@ def test_every_task_trains_and_is_evaluated(finetuned, glue, name):
 
 @pytest.mark.parametrize("name", ["CoLA", "MRPC", "STS-B", "MNLI"])
 def test_result_is_what_fairseq_found(finetuned, name):
-    """fairseq's own figure of the best epoch, rounded as it rounds; of MNLI that of the matched set."""
+    """fairseq's own figure of the best epoch, rounded as it rounds; for MNLI the matched set's."""
     folder = finetuned / name / RUN
     key = {"CoLA": "valid_mcc", "MRPC": "valid_f1", "STS-B": "valid_pearson", "MNLI": "valid_accuracy"}[name]
     with (folder / "train.log").open() as log:
@@ -203,7 +203,7 @@ def test_the_columns_and_averages_of_a_table():
 
 
 def test_best_is_the_rate_with_the_best_mean():
-    """Not that of the best single run; all seeds of it are shown."""
+    """The rate with the best mean, not the best single run; all of its seeds are shown."""
     best = read_best({"axis": "lr", "highest": "score"}, {"task": None, "lr": None}, "here")
     runs = {("0.1", 1): 60.0, ("0.1", 2): 62.0, ("0.2", 1): 50.0, ("0.2", 2): 70.0}
     records = [made_up(rate, seed, value) for (rate, seed), value in runs.items()]

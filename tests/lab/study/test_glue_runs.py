@@ -173,7 +173,7 @@ def test_a_folder_of_other_settings_is_refused(refused, no_training, finetuned, 
 
 
 def test_a_run_that_fails_is_named_and_the_others_run(refused, words, tmp_path):
-    """Its folder holds what is none of ours."""
+    """Its folder holds somebody else's files."""
     foreign = tmp_path / "out" / "RTE" / "0.01" / "seed1" / "notes.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")

@@ -24,7 +24,7 @@ KEYS = {
 
 @pytest.fixture
 def own_cells(study_with, tmp_path) -> Callable[..., list]:
-    """The cells of two seeds of a study with further keys; `options` are those of the command."""
+    """The cells of two seeds of a study with further keys; `options` belong to the command."""
 
     def find(asked=None, options=(), **further):
         return cells(study_with(**{**KEYS, **further}), asked, 2, out=tmp_path / "out", **dict(options))

@@ -314,7 +314,7 @@ def changed(record, keys, value):
 
 
 def test_a_record_with_any_part_missing_or_of_another_kind_is_named(study_file, tmp_path):
-    """Everything in it, but for the figures that no table shows."""
+    """Everything in it except for figures that no table shows."""
     study = read_study(study_file)
     [cell] = cells(study, {"method": ["elu"]}, out=tmp_path)
     write_record(cell, made_up("elu", 1, loss_nats=0.1, exact=0.5, converged=True))
@@ -374,7 +374,7 @@ def test_a_figure_that_is_nan_is_none_and_never_the_best():
 
 
 def test_the_index_counts_the_verdicts_of_a_page():
-    """Also of a study that shows only the best choice of an axis; what was not run is no verdict."""
+    """Also of a study that shows only the best choice of an axis; claims that were not run do not count."""
     item = {"paper": "TransNormer", "item": "Table 5", "study": "roberta_glue", "note": ""}
     lines = (ROOT / "results" / item["study"] / "README.md").read_text().splitlines()
     claims = [line.split("|") for line in lines if "| TransNormer, Table 5 |" in line]

@@ -335,7 +335,7 @@ def test_every_study_is_listed(call, capsys):
 
 
 def test_time_left_where_the_data_decide_the_updates(tmp_path):
-    """Without the data those of the same choices count; the time of other choices is not known, and not 0."""
+    """Without data the updates of equal choices count; the time of other choices is unknown, not 0."""
     asked = {"method": ["softmax"], "task": ["CoLA", "RTE"], "lr": ["0.001"]}
     of, out = read_study("roberta_glue"), tmp_path / "out"
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)

@@ -1,4 +1,4 @@
-"""What a command shows of the cell that runs, and says of one that has failed."""
+"""What a command shows of a running cell and says of a failed one."""
 
 import errno
 import os

@@ -57,7 +57,7 @@ Operand = Register | Negated | Immediate | Special | Symbol | Address | tuple
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; `parts` are those of its opcode, `ld.shared.v4.u32` say."""
+    """One instruction; `parts` are the parts of its opcode, such as `ld.shared.v4.u32`."""
 
     parts: tuple[str, ...]
     operands: tuple[Operand, ...]

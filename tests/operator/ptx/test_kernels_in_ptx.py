@@ -52,7 +52,7 @@ def test_results(interpreter, arch, dtype, normalize, shape):
 
 @pytest.mark.parametrize(("dtype", "normalize", "shape"), DECAYED, ids=str)
 def test_decays(interpreter, dtype, normalize, shape):
-    """Two of which hide what is before."""
+    """Decays, two of which hide all earlier positions."""
     given, decay = draw(shape, dtype, normalize), torch.rand(shape[:3]) / 2 + 0.5
     decay[..., [5, 33]] = 0.0
     found, machines = interpreter.run(given, normalize, decay=decay)
