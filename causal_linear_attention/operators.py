@@ -48,8 +48,9 @@ _SCHEMAS = (
     f"decayed_forward({_DECAYED}, {_OPTIONS}, bool keep, {_PACKED}) {_RESULTS}, Tensor kept)",
     f"decayed_backward(Tensor grad_out, Tensor? grad_state, {_DECAYED}, Tensor inverse, Tensor kept, "
     f"{_OPTIONS}, {_REST}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    f"triton_forward({_FORWARD}, {_PACKED}) {_RESULTS})",
-    f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}) {_GRADIENTS}",
+    f"triton_forward({_FORWARD}, {_PACKED}, Tensor? decay=None) {_RESULTS})",
+    f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}, Tensor? decay=None) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps, Tensor? decay=None) "
     "-> (Tensor out, Tensor state)",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
@@ -131,7 +132,7 @@ def _(q, k, v, state, normalize, eps, keep, cu_seqlens=None, return_state=True):
 
 
 @register_fake(f"{NAMESPACE}::triton_forward")
-def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True):
+def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True, decay=None):
     return new_like(v), new_state(q, v, normalize, cu_seqlens, return_state), new_inverse(q, normalize)
 
 
@@ -139,6 +140,11 @@ def new_gradients(q, k, v, state, normalize, cu_seqlens) -> tuple[Tensor, Tensor
     """The uninitialised gradients of q, k, v and the initial state."""
     grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None)
     return new_like(q), new_like(k), new_like(v), grad_initial
+
+
+def new_decay_gradient(q: Tensor, decayed: bool) -> Tensor:
+    """The uninitialised gradient of log_decay by position, `(B, H, N)`, `(B, H, 0)` without decays."""
+    return new_inverse(q, decayed)
 
 
 @register_fake(f"{NAMESPACE}::backward")
@@ -154,13 +160,12 @@ def _(q, k, v, decay, state, normalize, eps, keep, cu_seqlens=None, return_state
 
 @register_fake(f"{NAMESPACE}::decayed_backward")
 def _(grad_out, grad_state, q, k, v, decay, state, inverse, kept, normalize, eps, out=None, cu_seqlens=None):
-    grad_decay = q.new_empty(q.shape[:3], dtype=accumulation_dtype(q.dtype))
-    return *new_gradients(q, k, v, state, normalize, cu_seqlens), grad_decay
+    return *new_gradients(q, k, v, state, normalize, cu_seqlens), new_decay_gradient(q, True)
 
 
 @register_fake(f"{NAMESPACE}::triton_backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, cu_seqlens=None):
-    return new_gradients(q, k, v, state, normalize, cu_seqlens)
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, cu_seqlens=None, decay=None):
+    return *new_gradients(q, k, v, state, normalize, cu_seqlens), new_decay_gradient(q, decay is not None)
 
 
 @register_fake(f"{NAMESPACE}::step")
@@ -224,25 +229,28 @@ class _Forward(torch.autograd.Function):
         if grad_out is None:
             grad_out = torch.zeros_like(v)
         given, options = (grad_out, grad_state, q, k, v), (ctx.normalize, ctx.eps, out, cu_seqlens)
-        grad_decay = None
+        decay = None if log_decay is None else log_decay.exp()
         if ctx.triton:
-            grads = triton_backward(*given, state, inverse, *options)
+            *grads, grad_decay = triton_backward(*given, state, inverse, *options, decay)
         elif log_decay is None:
-            grads = backward(*given, state, inverse, kept, *options)
+            *grads, grad_decay = *backward(*given, state, inverse, kept, *options), None
         else:
-            *grads, grad_decay = decayed_backward(*given, log_decay.exp(), state, inverse, kept, *options)
-            if log_decay.dim() == 1:
-                grad_decay = grad_decay.sum((0, 2))
+            *grads, grad_decay = decayed_backward(*given, decay, state, inverse, kept, *options)
+        if log_decay is None:
+            grad_decay = None
+        elif log_decay.dim() == 1:
+            grad_decay = grad_decay.sum((0, 2))
         grad_state = None if state is None else grads[3]
         return *grads[:3], grad_state, grad_decay, None, None, None, None, None
 
 
 def _forward(q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state, keep):
+    decay = None if log_decay is None else log_decay.exp()
     if triton:
-        return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
-    if log_decay is None:
+        return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state, decay)
+    if decay is None:
         return forward(q, k, v, state, normalize, eps, keep, cu_seqlens, return_state)
-    return decayed_forward(q, k, v, log_decay.exp(), state, normalize, eps, keep, cu_seqlens, return_state)
+    return decayed_forward(q, k, v, decay, state, normalize, eps, keep, cu_seqlens, return_state)
 
 
 def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:

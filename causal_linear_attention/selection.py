@@ -30,7 +30,6 @@ class Kernels:
             differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M of inputs of a dtype, with or without decays, if there is one.
-        decays: whether they take `log_decay`.
     """
 
     home: str
@@ -38,7 +37,6 @@ class Kernels:
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
     max_dim: Callable[[torch.dtype, bool], int | None] = lambda dtype, decays: None
-    decays: bool = False
 
 
 KERNELS = {
@@ -47,7 +45,6 @@ KERNELS = {
         dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16),
         attend=operators.attend,
         reason=lambda device: extension.reason("cpp"),
-        decays=True,
     ),
     "cuda": Kernels(
         home="cuda",
@@ -56,7 +53,6 @@ KERNELS = {
         reason=extension.reason_on_gpu,
         # The state stays in registers.
         max_dim=lambda dtype, decays: 256 if dtype.itemsize == 2 and not decays else 128,
-        decays=True,
     ),
     "triton": Kernels(
         home="cuda",
@@ -118,8 +114,6 @@ def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, decays: bool) -
     largest = kernels.max_dim(dtype, decays)
     if largest and dim > largest:
         return f"D and M of at most {largest}, not {dim}"
-    if decays and not kernels.decays:
-        return "no log_decay, which these kernels do not take"
     return ""
 
 

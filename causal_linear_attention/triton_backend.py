@@ -20,13 +20,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .chunked import accumulation_dtype
 from .compiling import assume_constant_result
-from .operators import NAMESPACE, new_gradients, new_inverse, new_like, new_state
+from .operators import NAMESPACE, new_decay_gradient, new_gradients, new_inverse, new_like, new_state
 
 MAX_DIM = 128
 # Rows of a chunk, and columns of the state and of the outputs in one program: what registers hold.
 _TILES = {torch.bfloat16: (32, 64), torch.float16: (32, 32), torch.float32: (16, 16), torch.float64: (16, 16)}
 DTYPES = tuple(_TILES)
 _SHORTEST_SEGMENT = 512  # rows
+_KEPT_ROWS = 512  # over which the sum for log_decay's gradient runs, of chunks
 _OLDEST = (3, 6)
 _LOWEST_CAPABILITY = (8, 0)
 
@@ -79,7 +80,7 @@ def _trial(device: torch.device) -> str:
         with _disable_current_modes():  # of torch.export, whose tensors have no memory
             state = torch.zeros(1, device=device)
             with torch.cuda.device_of(state):
-                _kernels().prefix[1, 1](state, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
+                _kernels().prefix[1, 1](state, None, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
             state.cpu()
     except Exception as error:
         if "out of memory" in str(error):
@@ -124,6 +125,7 @@ class _Launches:
     normalize: bool
     eps: float = 0.0
     cu_seqlens: Tensor | None = None
+    decay: Tensor | None = None
 
     @cached_property
     def constants(self) -> dict[str, Any]:
@@ -167,6 +169,19 @@ class _Launches:
         length = max(1, _parts(rows, number * chunk)) * chunk
         return max(1, _parts(rows, length)), length
 
+    @cached_property
+    def decays(self) -> tuple[Tensor | None, int, int, int]:
+        """As (batch, heads, rows), and their strides."""
+        if self.decay is None:
+            return None, 0, 0, 0
+        decay = self.decay[:, None] if self.decay.dim() == 1 else self.decay
+        decay = decay.expand(self.q.shape[:3])
+        return decay, *decay.stride()
+
+    def columns(self, x: Tensor) -> int:
+        """In one program, of x's."""
+        return min(_block(x.shape[-1]), self.tile[1])
+
     def chunk_scan(
         self,
         kind: str,
@@ -179,19 +194,23 @@ class _Launches:
         inverse: Tensor | None,
         slope: Tensor | None = None,
         outputs: Tensor | None = None,
+        dotted: Tensor | None = None,
+        sums: tuple[Tensor | None, ...] = (None,) * 4,
     ) -> None:
+        """`sums` are what the kernel calls dots, kept, ends and grad_decay."""
         kernels = _kernels()
-        block = min(_block(out.shape[-1]), self.tile[1])
         tensors = (a, b, c, out, out if outputs is None else outputs)
         rows = [y for x in tensors for y in (x, x.stride()[:3])]
+        dotted_strides = (0, 0, 0) if dotted is None else dotted.stride()[:3]
         self._launch(
             kernels.chunk_scan,
-            (self.heads * self.segments[0], _parts(out.shape[-1], block)),
-            *(*rows, entering, leaving, inverse, slope),
+            (self.heads * self.segments[0], _parts(out.shape[-1], self.columns(out))),
+            *(*rows, entering, leaving, inverse, slope, *self.decays, dotted, dotted_strides, *sums),
             *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
             KIND=kind,
             DEPTH_BLOCK=_block(a.shape[-1]),
-            WIDTH_BLOCK=block,
+            WIDTH_BLOCK=self.columns(out),
+            KEPT=_KEPT_ROWS,
             **self.constants,
         )
 
@@ -214,12 +233,14 @@ class _Launches:
             return initial, final
         kernels = _kernels()
         size = self.q.shape[-1] * (self.v.shape[-1] + self.normalize)
-        block = min(_block(values.shape[-1]), self.tile[1])
+        block = self.columns(values)
         sums = self.q.new_empty(self.heads, number, size, dtype=accumulation_dtype(self.q.dtype))
+        totals = None if self.decay is None else sums.new_empty(self.heads, number)
         self._launch(
             kernels.segment_sums,
             (self.heads * number, _parts(values.shape[-1], block)),
             *(keys, keys.stride()[:3], values, values.stride()[:3], sums, inverse, slope),
+            *(*self.decays, totals),
             *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments),
             REVERSE=reverse,
             KEY_BLOCK=_block(keys.shape[-1]),
@@ -227,7 +248,7 @@ class _Launches:
             **self.constants,
         )
         grid = (self.heads, _parts(size, 256))
-        self._launch(kernels.prefix, grid, sums, initial, final, number, SIZE=size, BLOCK=256)
+        self._launch(kernels.prefix, grid, sums, totals, initial, final, number, SIZE=size, BLOCK=256)
         return sums, None
 
     def _launch(self, kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
@@ -251,12 +272,13 @@ def forward(
     eps: float,
     cu_seqlens: Tensor | None = None,
     return_state: bool = True,
+    decay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The operator `triton_forward` of `operators.py`."""
     q, k, v, cu_seqlens = _dense(q), _dense(k), _dense(v), _contiguous(cu_seqlens)
     out, inverse = new_like(v), new_inverse(q, normalize)
     final = new_state(q, v, normalize, cu_seqlens, return_state)
-    launches = _Launches(q, v, normalize, eps, cu_seqlens)
+    launches = _Launches(q, v, normalize, eps, cu_seqlens, decay)
     entering, leaving = launches.states(k, v, _contiguous(state), final)
     launches.chunk_scan("out", q, k, v, out, entering, leaving, inverse)
     return out, final, inverse
@@ -274,22 +296,39 @@ def backward(
     eps: float,
     out: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    decay: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The operator `triton_backward` of `operators.py`."""
     q, k, v, grad_out = _dense(q), _dense(k), _dense(v), _dense(grad_out)
     cu_seqlens = _contiguous(cu_seqlens)
     *grads, grad_initial = new_gradients(q, k, v, state, normalize, cu_seqlens)
-    launches = _Launches(q, v, normalize, cu_seqlens=cu_seqlens)
+    launches = _Launches(q, v, normalize, cu_seqlens=cu_seqlens, decay=decay)
     slope = torch.empty_like(inverse) if normalize else None
     scale = inverse if normalize else None
+    sums, ends = (None,) * 4, None
+    if decay is not None:
+        blocks = _parts(q.shape[-1], launches.columns(q))
+        dots, parts = (inverse.new_empty(*q.shape[:2], blocks, q.shape[2]) for _ in range(2))
+        size = q.shape[-1] * (v.shape[-1] + normalize)
+        kept = inverse.new_empty(q.shape[0] * q.shape[1], q.shape[2] // _KEPT_ROWS, size)
+        if grad_state is not None or launches.segments[0] > 1:
+            ends = inverse.new_empty(launches.heads, launches.segments[0], size)
+        sums = dots, kept, ends, parts
     entering, _ = launches.states(k, v, _contiguous(state), grad_initial.new_empty(0))
-    launches.chunk_scan("q", grad_out, v, k, grads[0], entering, None, scale, slope, out)
+    dotted = None if decay is None else q
+    launches.chunk_scan("q", grad_out, v, k, grads[0], entering, ends, scale, slope, out, dotted, sums)
     entering, leaving = launches.states(
         q, grad_out, _contiguous(grad_state), grad_initial, reverse=True, inverse=scale, slope=slope
     )
-    launches.chunk_scan("k", v, grad_out, q, grads[1], entering, leaving, scale, slope)
+    dotted = None if decay is None else k
+    launches.chunk_scan(
+        "k", v, grad_out, q, grads[1], entering, leaving, scale, slope, dotted=dotted, sums=sums
+    )
     launches.chunk_scan("v", k, q, grad_out, grads[2], entering, None, scale)
-    return *grads, grad_initial
+    grad_decay = new_decay_gradient(q, decay is not None)
+    if decay is not None:
+        torch.sum(parts, 2, out=grad_decay)
+    return *grads, grad_initial, grad_decay
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

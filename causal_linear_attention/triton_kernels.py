@@ -14,6 +14,11 @@ States are stored as the operator returns them, (D, M) or (D, M + 1) with z as t
 read them transposed. Segments are counted in the direction of the scan. With `cu_seqlens` the one row of the
 batch holds several sequences. Programs are counted as states are: by batch row or sequence, head, segment.
 
+With decays e, by which a row multiplies the state before it is added, a term has the product of those between
+its two rows. Then "q" stores q . grad_q of each row and the state after every KEPT rows of a segment, and "k"
+makes log_decay's gradient of them: the sum of q . grad_q - k . grad_k from a row to the next such place, and
+the product of the state and its gradient there.
+
 CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's). The
 numbers that differ from batch to batch are not compiled in: a new length runs the kernels of the one before.
 """
@@ -21,7 +26,7 @@ numbers that differ from batch to batch are not compiled in: a new length runs t
 import triton
 import triton.language as tl
 
-OF_A_BATCH = ("heads", "rows", "segments", "segment_rows")
+OF_A_BATCH = ("heads", "rows", "segments", "segment_rows", "decay_of_batch", "decay_of_head", "decay_of_row")
 
 
 @triton.jit
@@ -70,19 +75,73 @@ def load_scaled(
 
 
 @triton.jit
+def weakened(factors, x):
+    """factors * x; what a factor of 0 hides may be anything."""
+    return tl.where(factors == 0.0, 0.0, factors * x)
+
+
+@triton.jit
 def weighted_sum(
-    weights, c, REVERSE: tl.constexpr, CAREFUL: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr
+    weights,
+    c,
+    between,  # the decays that the weights have, or None
+    REVERSE: tl.constexpr,
+    CAREFUL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACC: tl.constexpr,
 ):
     """weights @ c; if CAREFUL, zeros among the weights keep out a NaN or an infinity of c, too."""
     if CAREFUL:
         finite = tl.abs(c.to(ACC)) < float("inf")
-        spread = tl.cumsum(tl.where(finite, 0.0, float("nan")), 0, reverse=REVERSE).to(ACC)
+        if between is None:
+            spread = tl.cumsum(tl.where(finite, 0.0, float("nan")), 0, reverse=REVERSE).to(ACC)
+        else:
+            # 0 and 1, but no comparison alone: Triton 3.9 cannot compile one as a product's operand.
+            seen = tl.where(between == 0.0, 0.0, between / between)
+            others = tl.where(finite, 0.0 * c.to(ACC), 1.0).to(ACC)
+            reached = tl.dot(seen, others, input_precision=PRECISION, out_dtype=ACC)
+            spread = tl.where(reached > 0.0, float("nan"), 0.0).to(ACC)
         c = tl.where(finite, c, 0.0).to(c.dtype)
         weights = as_operand(weights, c.dtype, PRECISION)
         return tl.dot(weights, c, input_precision=PRECISION, out_dtype=ACC) + spread
     else:
         weights = as_operand(weights, c.dtype, PRECISION)
         return tl.dot(weights, c, input_precision=PRECISION, out_dtype=ACC)
+
+
+@triton.jit
+def decays_of(decay, stride, first, live, REVERSE: tl.constexpr, CAREFUL: tl.constexpr):
+    """The decays of a chunk.
+
+    Returns that between two rows, as the weights have them; of a row, that from where the scan begins and
+    that to where it ends; that of all rows; and e[row] and which rows a decay of 0 parts. If CAREFUL, a 0
+    hides a decay that is not finite, too.
+    """
+    row = tl.arange(0, live.shape[0])
+    e = tl.load(decay + (first + row) * stride, live, 1.0)
+    zero = (e == 0.0).to(tl.int32)
+    factors = tl.where(zero == 1, 1.0, e) if CAREFUL else e
+    if REVERSE:
+        causal, later = row[None, :] >= row[:, None], row[None, :] > row[:, None]
+        between = tl.cumprod(tl.where(later, factors[None, :], 1.0), 1)
+        parted = tl.cumsum(tl.where(later, zero[None, :], 0), 1) > 0
+    else:
+        causal, later = row[None, :] <= row[:, None], row[None, :] < row[:, None]
+        between = tl.cumprod(tl.where(later, factors[:, None], 1.0), 0)
+        parted = tl.cumsum(tl.where(later, zero[:, None], 0), 0) > 0
+    since_start = tl.cumprod(factors, 0)
+    if CAREFUL:
+        between = tl.where(parted, 0.0, between)
+        since_start = tl.where(tl.cumsum(zero, 0) > 0, 0.0, since_start)
+    between = tl.where(causal, between, 0.0)
+    last = row == live.shape[0] - 1
+    total = tl.sum(tl.where(last, since_start, 0.0), 0)
+    if REVERSE:
+        to_end = tl.sum(tl.where(last[None, :], between, 0.0), 1)
+        return between, to_end, since_start, total, e, parted
+    else:
+        to_end = tl.sum(tl.where(last[:, None], between, 0.0), 0)
+        return between, since_start, to_end, total, e, parted
 
 
 @triton.jit
@@ -123,10 +182,31 @@ def segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE: tl.cons
 
 
 @triton.jit
+def state_product(
+    kept,
+    state,
+    z,
+    place,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """The sum of a kept state's elements times those of its gradient, over this program's columns."""
+    offsets, exists, key = place
+    found = tl.sum(tl.sum(weakened(state, tl.load(kept + offsets, exists, 0.0)), 1), 0)
+    if NORMALIZE:
+        found += tl.sum(weakened(z, tl.load(kept + key * (VALUES + 1) + VALUES, key < KEYS, 0.0)), 0)
+    return found.to(ACC)
+
+
+@triton.jit
 def walk(
     rows_of_head,
     others,
+    decays,
     part,
+    place,
     state,
     z,
     eps,
@@ -138,18 +218,23 @@ def walk(
     CAST: tl.constexpr,
     ACC: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEPT: tl.constexpr,
     CAREFUL: tl.constexpr,
 ):
     """Writes the outputs of rows [begin, end) of a head and returns the state and z after them."""
     a, a_stride, b, b_stride, c, c_stride, out, out_stride = rows_of_head
     outputs, output_stride, inverse, slope = others
+    decay, decay_stride, dotted, dotted_stride, dots, kept, ends, grad_decay = decays
     begin, end, depth, width = part
+    offsets, exists, key = place
     REVERSE: tl.constexpr = KIND == "k" or KIND == "v"
     DEPTH: tl.constexpr = VALUES if KIND == "q" or KIND == "k" else KEYS
     WIDTH: tl.constexpr = KEYS if KIND == "q" or KIND == "k" else VALUES
+    SIZE: tl.constexpr = KEYS * (VALUES + NORMALIZE)
     row = tl.arange(0, CHUNK)
     causal = row[None, :] >= row[:, None] if REVERSE else row[None, :] <= row[:, None]
     factors = tl.zeros((CHUNK,), ACC)
+    grad_after = tl.sum(factors, 0)  # log_decay's gradient of the row after the chunk, as the sum goes on
     chunks = tl.cdiv(end - begin, CHUNK)
     for step in range(0, chunks):
         first = begin + (chunks - 1 - step if REVERSE else step) * CHUNK
@@ -174,23 +259,80 @@ def walk(
         if NORMALIZE and KIND == "k":
             slopes = load_numbers(slope, first, live)
             weights += slopes[None, :]
-        weights = tl.where(causal, weights, 0.0)
-        result = weighted_sum(weights, u, REVERSE, CAREFUL, PRECISION, ACC)
-        result += tl.dot(x, as_operand(state, CAST, PRECISION), input_precision=PRECISION, out_dtype=ACC)
+        of_state = tl.dot(x, as_operand(state, CAST, PRECISION), input_precision=PRECISION, out_dtype=ACC)
+        if decay is None:
+            between = None
+            weights = tl.where(causal, weights, 0.0)
+            seen = z[None, :]  # of z, by a row
+        else:
+            between, of_start, of_end, total, e, parted = decays_of(
+                decay, decay_stride, first, live, REVERSE, CAREFUL
+            )
+            weights = weakened(between, weights)
+            of_state = weakened(of_start[:, None], of_state)
+            seen = weakened(of_start[:, None], z[None, :])
+        result = weighted_sum(weights, u, between, REVERSE, CAREFUL, PRECISION, ACC) + of_state
 
+        added = u.to(ACC) if KIND != "out" else y.to(ACC)  # to z
         if NORMALIZE and KIND == "out":
-            factors = 1.0 / (tl.sum(weights, 1) + tl.sum(x.to(ACC) * z[None, :], 1) + eps)
+            factors = 1.0 / (tl.sum(weights, 1) + tl.sum(x.to(ACC) * seen, 1) + eps)
             result *= factors[:, None]
             if tl.program_id(1) == 0:
                 tl.store(inverse + first + row, factors, live)
-            z += tl.sum(y.to(ACC), 0)
         if NORMALIZE and KIND == "q":
-            result += slopes[:, None] * z[None, :]
-            z += tl.sum(u.to(ACC), 0)
+            result += slopes[:, None] * seen
         if NORMALIZE and KIND == "k":
-            result += z[None, :]
-            z += tl.sum(u.to(ACC) * slopes[:, None], 0)
+            result += seen
+            added *= slopes[:, None]
+
+        if dots is not None:
+            rows = load_rows(dotted, first, dotted_stride, live, width, WIDTH, ACC)
+            products = tl.sum(result * rows, 1)
+            after = first + CHUNK
+            if KIND == "k":
+                if after >= end:
+                    if ends is not None:
+                        grad_after = state_product(ends, state, z, place, KEYS, VALUES, NORMALIZE, ACC)
+                elif (after - begin) % KEPT == 0:
+                    there = kept + (after // KEPT - 1) * SIZE
+                    grad_after = state_product(there, state, z, place, KEYS, VALUES, NORMALIZE, ACC)
+                products = tl.where(live, load_numbers(dots, first, live) - products, 0.0)
+                last = row == CHUNK - 1
+                products += tl.where(last, grad_after, 0.0)
+                grads = tl.sum(tl.where(causal & (parted == 0), products[None, :], 0.0), 1)
+                grads = tl.where(e == 0.0, 0.0, grads)
+                tl.store(grad_decay + first + row, grads, live)
+                grad_after = tl.sum(tl.where(row == 0, grads, 0.0), 0)
+
+        if decay is not None:
+            added = weakened(of_end[:, None], added)
+            z = weakened(total, z)
+            if CAREFUL:
+                state = weakened(total, state)
+                seen_later = live & (of_end != 0.0)
+                if NORMALIZE and KIND != "out":
+                    factors = load_numbers(inverse, first, seen_later)
+                y = load_scaled(
+                    *(b, first, b_stride, seen_later, depth, factors, DEPTH, CAST, PRECISION),
+                    NORMALIZE and KIND == "k",
+                )
+                u = load_scaled(
+                    *(c, first, c_stride, seen_later, width, factors, WIDTH, CAST, PRECISION),
+                    NORMALIZE and KIND == "v",
+                )
+            else:
+                state *= total  # what is not finite stays, to be seen after the last row
+            y = as_operand(of_end[:, None] * y.to(ACC), CAST, PRECISION)
         state += tl.dot(tl.trans(y), u, input_precision=PRECISION, out_dtype=ACC)
+        if NORMALIZE and KIND != "v":
+            z += tl.sum(added, 0)
+        if dots is not None and KIND == "q":
+            tl.store(dots + first + row, products, live)
+            if (after < end) & ((after - begin) % KEPT == 0):
+                there = kept + (after // KEPT - 1) * SIZE
+                tl.store(there + offsets, state, exists)
+                if NORMALIZE:
+                    tl.store(there + key * (VALUES + 1) + VALUES, z, key < KEYS)
 
         places = (first + row)[:, None] * out_stride + width[None, :]
         tl.store(out + places, result.to(out.dtype.element_ty), live[:, None] & (width < WIDTH)[None, :])
@@ -213,6 +355,16 @@ def chunk_scan(
     leaving,  # (batch or sequences, heads) states, or None: not wanted (one segment only)
     inverse,  # (batch, heads, rows), with a normaliser; "out" writes it
     slope,  # the same; "q" writes it, "k" reads it
+    decay,  # (batch, heads, rows), or None
+    decay_of_batch,  # strides
+    decay_of_head,
+    decay_of_row,
+    dotted,  # q for "q" and k for "k" with decays, for log_decay's gradient, else None; and what follows
+    dotted_strides,
+    dots,  # (batch, heads, blocks of columns, rows) of q . grad_q; "q" writes it, "k" reads it
+    kept,  # (batch, heads, rows / KEPT) states; "q" writes them, "k" reads them
+    ends,  # (batch or sequences, heads, segments) last states for "k"; None if their gradients are zero
+    grad_decay,  # the parts of log_decay's gradient, as dots
     cu_seqlens,  # (sequences + 1), or None
     heads,
     rows,
@@ -229,6 +381,7 @@ def chunk_scan(
     CAST: tl.constexpr,
     ACC: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEPT: tl.constexpr,
 ):
     REVERSE: tl.constexpr = KIND == "k" or KIND == "v"
     TRANSPOSED: tl.constexpr = KIND == "q" or KIND == "k"
@@ -243,11 +396,22 @@ def chunk_scan(
         inverse += head * rows
         if slope is not None:
             slope += head * rows
+    size = KEYS * (VALUES + NORMALIZE)
+    if decay is not None:
+        decay += batch * decay_of_batch + of_batch * decay_of_head
+    if dots is not None:
+        dotted += batch * dotted_strides[0] + of_batch * dotted_strides[1]
+        of_columns = (head * tl.num_programs(1) + tl.program_id(1)) * rows
+        dots += of_columns
+        grad_decay += of_columns
+        kept += head * (rows // KEPT) * size
+        if ends is not None:
+            program = tl.program_id(0).to(tl.int64)
+            ends += (program - program % segments + segments - 1 - program % segments) * size
 
     depth = tl.arange(0, DEPTH_BLOCK)
     width = tl.program_id(1) * WIDTH_BLOCK + tl.arange(0, WIDTH_BLOCK)
     offsets, exists = state_offsets(depth, width, KEYS, VALUES, NORMALIZE, TRANSPOSED)
-    size = KEYS * (VALUES + NORMALIZE)
     key = depth if KIND == "out" else width  # z has one number for each column of the keys
     state = tl.zeros((DEPTH_BLOCK, WIDTH_BLOCK), ACC)
     z = tl.zeros(key.shape, ACC)
@@ -259,16 +423,17 @@ def chunk_scan(
 
     rows_of_head = (a, a_strides[2], b, b_strides[2], c, c_strides[2], out, out_strides[2])
     others = (outputs, output_strides[2], inverse, slope)
-    part = (begin, end, depth, width)
+    decays = (decay, decay_of_row, dotted, dotted_strides[2], dots, kept, ends, grad_decay)
+    part, place = (begin, end, depth, width), (offsets, exists, key)
     final, final_z = walk(
-        *(rows_of_head, others, part, state, z, eps),
-        *(KIND, KEYS, VALUES, NORMALIZE, CHUNK, CAST, ACC, PRECISION, False),
+        *(rows_of_head, others, decays, part, place, state, z, eps),
+        *(KIND, KEYS, VALUES, NORMALIZE, CHUNK, CAST, ACC, PRECISION, KEPT, False),
     )
     finite = tl.abs(final) < float("inf")
     if tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:  # so are some inputs: once more, with small tiles
         final, final_z = walk(
-            *(rows_of_head, others, part, state, z, eps),
-            *(KIND, KEYS, VALUES, NORMALIZE, 16, CAST, ACC, PRECISION, True),
+            *(rows_of_head, others, decays, part, place, state, z, eps),
+            *(KIND, KEYS, VALUES, NORMALIZE, 16, CAST, ACC, PRECISION, KEPT, True),
         )
     if leaving is not None:
         leaving += tl.program_id(0).to(tl.int64) * size
@@ -286,6 +451,11 @@ def segment_sums(
     sums,  # (batch or sequences, heads, segments) states
     inverse,  # (batch, heads, rows) factors of the values, or None
     slope,  # the same, of z
+    decay,  # (batch, heads, rows), or None
+    decay_of_batch,  # strides
+    decay_of_head,
+    decay_of_row,
+    totals,  # (batch or sequences, heads, segments): the decay over each segment, or None
     cu_seqlens,  # (sequences + 1), or None
     heads,
     rows,
@@ -302,7 +472,10 @@ def segment_sums(
     ACC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The sum of keys[j]^T values[j] over each segment, and with a normaliser that of the keys."""
+    """The sum of keys[j]^T values[j] over each segment, and with a normaliser that of the keys.
+
+    With decays each term has those from its row to where the scan leaves the segment.
+    """
     head, begin, end = segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE, CHUNK)
     keys += head // heads * key_strides[0] + head % heads * key_strides[1]
     values += head // heads * value_strides[0] + head % heads * value_strides[1]
@@ -311,30 +484,44 @@ def segment_sums(
     state = tl.zeros((KEY_BLOCK, VALUE_BLOCK), ACC)
     z = tl.zeros((KEY_BLOCK,), ACC)
     factors = tl.zeros((CHUNK,), ACC)
-    for step in range(0, tl.cdiv(end - begin, CHUNK)):
-        first = begin + step * CHUNK
+    if decay is not None:
+        decay += head // heads * decay_of_batch + head % heads * decay_of_head
+        of_all = tl.sum(factors, 0) + 1.0
+    chunks = tl.cdiv(end - begin, CHUNK)
+    for step in range(0, chunks):
+        first = begin + (chunks - 1 - step if REVERSE else step) * CHUNK
         live = first + tl.arange(0, CHUNK) < end
         if inverse is not None:
             factors = load_numbers(inverse, head * rows + first, live)
+        if decay is not None:
+            _, _, of_end, total, _, _ = decays_of(decay, decay_of_row, first, live, REVERSE, True)
+            live = live & (of_end != 0.0)  # what no row of later sees may be anything
         x = load_rows(keys, first, key_strides[2], live, key, KEYS, CAST)
         y = load_scaled(
             *(values, first, value_strides[2], live, value, factors, VALUES, CAST, PRECISION),
             inverse is not None,
         )
-        state += tl.dot(tl.trans(x), y, input_precision=PRECISION, out_dtype=ACC)
+        added = x.to(ACC)
         if slope is not None:
-            z += tl.sum(x.to(ACC) * load_numbers(slope, head * rows + first, live)[:, None], 0)
-        elif NORMALIZE:
-            z += tl.sum(x.to(ACC), 0)
+            added *= load_numbers(slope, head * rows + first, live)[:, None]
+        if decay is not None:
+            added *= of_end[:, None]
+            x = as_operand(of_end[:, None] * x.to(ACC), CAST, PRECISION)
+            state, z, of_all = weakened(total, state), weakened(total, z), weakened(total, of_all)
+        state += tl.dot(tl.trans(x), y, input_precision=PRECISION, out_dtype=ACC)
+        if NORMALIZE:
+            z += tl.sum(added, 0)
     sums += tl.program_id(0).to(tl.int64) * KEYS * (VALUES + NORMALIZE)
     offsets, exists = state_offsets(key, value, KEYS, VALUES, NORMALIZE, False)
     tl.store(sums + offsets, state, exists)
     if NORMALIZE and tl.program_id(1) == 0:
         tl.store(sums + key * (VALUES + 1) + VALUES, z, key < KEYS)
+    if decay is not None and tl.program_id(1) == 0:
+        tl.store(totals + tl.program_id(0), of_all)
 
 
 @triton.jit(do_not_specialize=["segments"])
-def prefix(sums, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def prefix(sums, totals, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """In place, each segment's sum to the state that enters it; the last state to `total`, if wanted."""
     head = tl.program_id(0).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -346,6 +533,8 @@ def prefix(sums, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constex
         place = sums + (head * segments + segment) * SIZE + element
         added = tl.load(place, exists, 0.0)
         tl.store(place, state, exists)
+        if totals is not None:
+            state = weakened(tl.load(totals + head * segments + segment), state)
         state += added
     if total is not None:
         tl.store(total + head * SIZE + element, state, exists)

@@ -1,5 +1,5 @@
 """Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`,
-with `:packed` behind it for packed sequences.
+with `:packed` behind it for packed sequences, or `:decayed` for decays.
 
 Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. With
 "variants" alone, the kernels of which another batch or length needs another compilation. Runs in a process of
@@ -28,7 +28,14 @@ OPTIONS = ("num_warps", "num_stages")
 
 
 def launches(
-    dtype: torch.dtype, dim: int, width: int, normalize: bool, packed: bool, batch: int = 1, rows: int = 4096
+    dtype: torch.dtype,
+    dim: int,
+    width: int,
+    normalize: bool,
+    packed: bool,
+    decayed: bool,
+    batch: int = 1,
+    rows: int = 4096,
 ) -> list[tuple[str, Any, tuple, dict]]:
     """Title, kernel, arguments and constants of what forward and backward launch, once each."""
     found: dict[str, tuple] = {}
@@ -38,6 +45,7 @@ def launches(
         found.setdefault(title, (kernel, arguments, constants))
 
     wide = torch.promote_types(dtype, torch.float32)
+    decay = torch.ones(batch, 2, rows, dtype=wide) if decayed else None
     for processors in (1, 8):  # one segment a head, and several
         q, v = (torch.zeros(batch, 2, rows, x, dtype=dtype) for x in (dim, width))
         cu_seqlens = torch.tensor([0, 7, rows], dtype=torch.int32) if packed else None
@@ -46,8 +54,8 @@ def launches(
             mock.patch.object(triton_backend._Launches, "_launch", record),
             mock.patch.object(triton_backend, "_multiprocessors", lambda device, n=processors: n),
         ):
-            out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6, cu_seqlens)
-            arguments = (q, q, v, state, inverse, normalize, 1e-6, out, cu_seqlens)
+            out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6, cu_seqlens, True, decay)
+            arguments = (q, q, v, state, inverse, normalize, 1e-6, out, cu_seqlens, decay)
             triton_backend.backward(v, state, *arguments)
     return [(title, *launch) for title, launch in found.items()]
 
@@ -105,7 +113,7 @@ def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) ->
 
 def variants() -> list[str]:
     """Titles of the kernels that would be compiled again for another batch or length."""
-    kind, found = (torch.bfloat16, 16, 32, True, False), {}
+    kind, found = (torch.bfloat16, 16, 32, True, False, True), {}
     for batch, rows in ((1, 4096), (3, 4096), (2, 5000), (2, 1001)):
         for title, *launch in launches(*kind, batch, rows):
             found.setdefault(title, []).append(specialisation(*launch))
@@ -117,8 +125,9 @@ def main() -> None:
         print(json.dumps(variants()))
         return
     for case in sys.argv[1:]:
-        capability, dtype, dim, width, normalize, *packed = case.split(":")
-        kind = getattr(torch, dtype), int(dim), int(width), bool(int(normalize)), packed == ["packed"]
+        capability, dtype, dim, width, normalize, *more = case.split(":")
+        kind = getattr(torch, dtype), int(dim), int(width), bool(int(normalize))
+        kind += ("packed" in more, "decayed" in more)
         for title, *launch in launches(*kind):
             found = {"case": case, "kernel": title, **compiled(*launch, int(capability))}
             print(json.dumps(found), flush=True)

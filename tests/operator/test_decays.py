@@ -283,7 +283,8 @@ def test_what_runs_on_a_gpu(monkeypatch):
         monkeypatch.setitem(selection.KERNELS, name, kernels)
     choose = partial(select_backend, "auto", "cuda", decays=True)
     assert choose(dtype=torch.bfloat16, dim=128) == choose(dtype=torch.float32, dim=64) == "cuda"
-    assert choose(dtype=torch.bfloat16, dim=200) == choose(dtype=torch.float64, dim=64) == "torch"
+    assert choose(dtype=torch.float64, dim=64) == "triton"
+    assert choose(dtype=torch.bfloat16, dim=200) == choose(dtype=torch.float64, dim=200) == "torch"
     with pytest.raises(ValueError, match="backend is 'cuda'; expected D and M of at most 128, not 200"):
         select_backend("cuda", "cuda", torch.bfloat16, 200, decays=True)
 

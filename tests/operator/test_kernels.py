@@ -49,10 +49,9 @@ def device_of(backend):
 
 
 def kernel(backend, normalize):
-    def function(q, k, v, state):
-        return causal_linear_attention(
-            q, k, v, initial_state=state, normalize=normalize, return_state=True, backend=backend
-        )
+    def function(q, k, v, state, log_decay=None):
+        options = {"normalize": normalize, "return_state": True, "backend": backend}
+        return causal_linear_attention(q, k, v, log_decay=log_decay, initial_state=state, **options)
 
     return function
 
@@ -61,13 +60,14 @@ def norm(x):
     return float(x.double().norm())
 
 
-def check(backend, shape, dtype, normalize, strides="dense", state=True, device=None):
+def check(backend, shape, dtype, normalize, strides="dense", state=True, device=None, log_decay=None):
     """The kernel's error is at most twice the plain formula's in the same dtype."""
     device = device or device_of(backend)
     given = draw(shape, dtype, normalize, state, strides)
-    truth = definition(*[None if x is None else x.double() for x in given], normalize)
-    plain = definition(*given, normalize)
-    moved = [None if x is None else x.to(device) for x in given]
+    truth = definition(*[None if x is None else x.double() for x in given], normalize, log_decay)
+    plain = definition(*given, normalize, log_decay)
+    of_sums = None if log_decay is None else log_decay.to(given[5].dtype)
+    moved = [None if x is None else x.to(device) for x in (*given, of_sums)]
     found = run(kernel(backend, normalize), *moved)
     rounding = 1e-14 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
     # With one feature or position the normalised output hardly depends on q and k; what is left of
@@ -75,9 +75,10 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True, device=
     # A GPU's division in float64 is a few dozen roundings off.
     cancelled = 2 * rounding if device == "cuda" else 8 * torch.finfo(dtype).eps
     floor = norm(given[4]) * cancelled + 1e-30
-    names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state"]
+    names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state", "grad_log_decay"]
     for name, t, p, f in zip(names, truth, plain, found, strict=False):
-        assert f.shape == t.shape and f.dtype == (given[5] if name == "state" else p).dtype, name
+        sums = name in ("state", "grad_log_decay")
+        assert f.shape == t.shape and f.dtype == (given[5] if sums else p).dtype, name
         error, allowed = norm(f.cpu().double() - t), 2 * norm(p.double() - t)
         if name == "state" and backend == "cpp":  # in float32 from exact products
             assert error <= 1e-5 * norm(t), f"{name}: {error}"

@@ -19,8 +19,9 @@ from causal_linear_attention import (
     selection,
     triton_backend,
 )
+from tests.helpers.cases import case
 from tests.helpers.definition import draw, run
-from tests.operator import test_packed
+from tests.operator import test_decays, test_packed
 from tests.operator.test_kernels import (
     DTYPES,
     check,
@@ -126,6 +127,59 @@ def test_packed_sequences_without_their_last_states(device):
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+def test_decays_and_their_gradients(device, monkeypatch, packed, cut):
+    """Also where the sum of log_decay's gradient begins again, and in several blocks of columns."""
+    monkeypatch.setattr(triton_backend, "_KEPT_ROWS", 16)
+    if cut:
+        cut_into_segments(monkeypatch, 20)
+    cu_seqlens = torch.tensor([0, 37, 37, 48, 49], device=device) if packed else None
+    for decays, normalize in ((test_decays.of_heads, False), (test_decays.wild, True)):
+        with case(decays.__name__):
+            given = test_decays.draw(decays, (1, 2, 49, 18), 5, normalize, 4 if packed else None)
+            given = [x.to(device) for x in given]
+            options = {"normalize": normalize, "cu_seqlens": cu_seqlens}
+            found, expected = (
+                test_decays.everything(partial(test_decays.attend, backend=backend, **options), *given)
+                for backend in ("triton", "reference")
+            )
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda x: str(x).removeprefix("torch."))
+def test_decays_in_every_type(device, monkeypatch, dtype, normalize):
+    monkeypatch.setattr(triton_backend, "_KEPT_ROWS", 32)
+    decay = test_decays.mild((1, 2, 70))
+    decay[..., 50] = -test_decays.INF
+    check("triton", (1, 2, 70, 9, 17), dtype, normalize, device=device, log_decay=decay)
+
+
+def test_what_a_decay_hides_is_not_seen(device):
+    with torch.device(device):
+        test_decays.test_what_a_decay_hides_is_not_seen("triton")
+        *given, decay = test_decays.draw(test_decays.mild, (1, 1, 40, 4))
+        decay[..., 20] = -test_decays.INF
+        clean = test_decays.everything(partial(test_decays.attend, backend="triton"), *given, decay)
+        given[2][:, :, 10] = torch.nan
+        found = test_decays.everything(partial(test_decays.attend, backend="triton"), *given, decay)
+        for x, y in zip(found, clean, strict=True):
+            rows = slice(None) if x.shape[2] != 40 else slice(20, None)
+            if x.shape != given[3].shape or x is found[1]:  # the initial state's gradient has seen it
+                torch.testing.assert_close(x[:, :, rows], y[:, :, rows])
+
+
+def test_opcheck_with_decays(device):
+    given = test_decays.draw(test_decays.of_heads, (1, 2, 9, 4), normalize=True)
+    q, k, v, state, decay = (x.to(device) for x in given)
+    arguments = (q, k, v, state, True, 1e-6, None, True, decay.exp())
+    assert set(torch.library.opcheck(operators.triton_forward, arguments).values()) == {"SUCCESS"}
+    out, final, inverse = operators.triton_forward(*arguments)
+    arguments = (v, final, q, k, v, state, inverse, True, 1e-6, out, None, decay.exp())
+    assert set(torch.library.opcheck(operators.triton_backward, arguments).values()) == {"SUCCESS"}
+
+
 @pytest.mark.parametrize("strides", ["projected", "sliced", "columns"])
 def test_strides(device, strides):
     check("triton", (2, 3, 20, 6, 9), torch.float32, True, strides, device=device)
@@ -201,10 +255,12 @@ def compiled(root, tmp_path, *cases, module="triton_compiled"):
 @installed
 def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
     """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
-    kernels = compiled(root, tmp_path, "80:bfloat16:1:17:1", "80:bfloat16:1:17:1:packed")
-    assert len(kernels) == 12
+    case = "80:bfloat16:1:17:1"
+    kernels = compiled(root, tmp_path, case, f"{case}:packed", f"{case}:decayed")
+    assert len(kernels) == 18
     for found in kernels:
-        assert found["stack"] == 0 and found["shared"] <= 99 * 1024, found
+        spilled = 128 if "decayed" in found["case"] else 0
+        assert found["stack"] <= spilled and found["shared"] <= 99 * 1024, found
 
 
 @installed
