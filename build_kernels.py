@@ -13,12 +13,12 @@ Environment:
         that the kernels are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the
         local GPUs and PTX; Common without one.
     CXX, CUDA_HOME, MAX_JOBS: the C++ compiler ("g++-12", "ccache g++"), the toolkit's folder, the number of
-        parallel compilations.
+        parallel compilations. A compiler for another processor, as aarch64-linux-gnu-g++, makes C++ kernels
+        and a wheel for it.
 """
 
 import json
 import os
-import platform
 import runpy
 import shutil
 import subprocess
@@ -46,6 +46,7 @@ ISA_FLAGS = {
     ],
 }
 NVCC_FLAGS = ["-std=c++20", "-O3", "--threads", "0", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+LIBRARIES = ("torch", "torch_cpu")  # torch's
 # The parts by the names that `extension.py` uses.
 BACKENDS = {"_cpu": "cpp", "_cuda": "cuda"}
 
@@ -68,7 +69,12 @@ class AnyPythonWheel(bdist_wheel):
     """A wheel for this platform and every Python 3: the kernels do not use Python."""
 
     def get_tag(self):
-        return "py3", "none", super().get_tag()[2]
+        try:
+            compiler = machine.compiler()
+        except Skipped:
+            compiler = []
+        crosses = compiler and machine.crosses(compiler)
+        return "py3", "none", f"linux_{machine.target(compiler)}" if crosses else super().get_tag()[2]
 
 
 class BuildKernels(build_ext):
@@ -124,7 +130,7 @@ class BuildKernels(build_ext):
         if sys.platform == "win32":
             raise Skipped("Windows is not supported")
         compiler, torch = machine.compiler(), machine.torch_folder()
-        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        x86 = machine.target(compiler) in ("x86_64", "amd64")
         sources = [x for x in ext.sources if x86 or Path(x).name not in ISA_FLAGS]
         commands = []
         for source in sources:
@@ -132,7 +138,8 @@ class BuildKernels(build_ext):
             flags = [*CXX_FLAGS, *ISA_FLAGS.get(name, [])]
             includes = _includes(torch) if name.endswith("bindings.cpp") else []
             commands.append([*compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
-        self._link(compiler, commands, target, torch)
+        libraries = self._stubs(compiler) if machine.crosses(compiler) else torch / "lib"
+        self._link(compiler, commands, target, libraries)
         self.facts.update(
             cpu_compiler=machine.first_line([*compiler, "--version"]), torch=machine.torch_version()
         )
@@ -143,6 +150,8 @@ class BuildKernels(build_ext):
         if _cuda_wish() == "skip":
             raise Skipped("CAUSAL_LINEAR_ATTENTION_CUDA=skip")
         nvcc, compiler, torch = machine.nvcc(), machine.compiler(), machine.torch_folder()
+        if machine.crosses(compiler):
+            raise Skipped(f"{compiler[0]} makes code for {machine.target(compiler)}")
         if _cuda_wish() == "auto":
             machine.check_cuda_of_torch(nvcc, torch)
         binaries, ptx = machine.architectures(nvcc)
@@ -154,10 +163,25 @@ class BuildKernels(build_ext):
             flags = gencode if source.endswith(".cu") else [TORCH_TARGET, "-DUSE_CUDA", *_includes(torch)]
             compile_ = [nvcc, *machine.of_nvcc(compiler), *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
-        self._link([nvcc], commands, target, torch, ["-cudart", "static", *machine.runtime_folder(nvcc)])
+        self._link(
+            [nvcc], commands, target, torch / "lib", ["-cudart", "static", *machine.runtime_folder(nvcc)]
+        )
         release = machine.first_line([nvcc, "--version"], "release")
         self.facts.update(nvcc=release, cuda_archs=archs, torch=machine.torch_version())
         return f"CUDA kernels ({', '.join(archs)})"
+
+    def _stubs(self, compiler: list[str]) -> Path:
+        """A folder with empty libraries called as torch's, which is not there for the compiler's processor.
+
+        What the kernels use of them is found when they are loaded.
+        """
+        folder = Path(self.build_temp, "stubs").resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in LIBRARIES:
+            path = folder / f"lib{name}.so"
+            named = ["-shared", f"-Wl,-soname,{path.name}", "-x", "c++", os.devnull, "-o", str(path)]
+            _run_all([[*compiler, *named]])
+        return folder
 
     def _object(self, source: str) -> str:
         path = Path(self.build_temp) / Path(source).with_suffix(".o")
@@ -165,12 +189,12 @@ class BuildKernels(build_ext):
         return str(path)
 
     def _link(
-        self, linker: list[str], commands: list[list[str]], target: Path, torch: Path, flags=()
+        self, linker: list[str], commands: list[list[str]], target: Path, folder: Path, flags=()
     ) -> None:
         _run_all(commands)
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = [command[-1] for command in commands]
-        libraries = [f"-L{torch / 'lib'}", "-ltorch", "-ltorch_cpu"]
+        libraries = [f"-L{folder}", *(f"-l{name}" for name in LIBRARIES)]
         # The linker must drop nothing: the operators register when loaded, and no symbol refers to them.
         keep = ["-Xlinker", "--no-as-needed"] if sys.platform == "linux" else []
         _run_all([[*linker, "-shared", *objects, *keep, *libraries, *flags, "-o", str(target)]])

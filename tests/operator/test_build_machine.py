@@ -148,6 +148,18 @@ def test_an_older_torch_is_the_reason(monkeypatch):
         machine.torch_folder()
 
 
+@pytest.mark.parametrize(("here", "tag"), [("x86_64", "linux_aarch64"), ("aarch64", "native")])
+def test_a_compiler_for_another_processor(nvcc, monkeypatch, here, tag):
+    """It makes C++ kernels and a wheel for that one."""
+    nvcc("aarch64-linux-gnu", "g++")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(machine.platform, "machine", lambda: here)
+    monkeypatch.setattr(build_kernels.bdist_wheel, "get_tag", lambda self: ("cp311", "cp311", "native"))
+    assert machine.target(machine.compiler()) == "aarch64"
+    wheel = object.__new__(build_kernels.AnyPythonWheel)
+    assert wheel.get_tag() == ("py3", "none", tag)
+
+
 def test_the_compiler_may_have_a_launcher_and_options(nvcc, tmp_path, monkeypatch):
     (tmp_path / "my tools").mkdir()
     programs = {name: nvcc("", name) for name in ("g++", "clang++", "ccache", "my tools/c++")}
@@ -161,6 +173,7 @@ def test_the_compiler_may_have_a_launcher_and_options(nvcc, tmp_path, monkeypatc
         assert machine.compiler() == words
     assert machine.of_nvcc([programs["ccache"], "g++", "-m64"]) == ["-ccbin", "g++", "-Xcompiler", "-m64"]
     assert machine.of_nvcc([programs["g++"]]) == ["-ccbin", programs["g++"]]
+    assert not machine.crosses([programs["g++"]])  # it names no processor
     monkeypatch.setenv("CXX", "ccache2 g++")
     with pytest.raises(Skipped, match=r"no C\+\+ compiler \(ccache2 g\+\+\)"):
         machine.compiler()
