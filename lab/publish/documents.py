@@ -35,6 +35,16 @@ def operator_table(path: Path, title: str) -> str:
     return f"{table}\n\n{where(read_json(path)['environment'])}"
 
 
+def decay_table(path: Path) -> str:
+    """The rows of decay.md with decays, the machine, the picture and a link to the page."""
+    about, table, *_ = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
+    head, line, *rows = table.splitlines()
+    rows = [row for row in rows if "ours, a decay" in row]
+    folder = f"../results/{path.parent.relative_to(RESULTS).as_posix()}"
+    picture = f"![What do decays cost, by head width?]({folder}/decay.png)"
+    return "\n\n".join(["\n".join([head, line, *rows]), f"{about} ([page]({folder}/decay.md))", picture])
+
+
 def quickstart(page: Path) -> str:
     """The table of the quickstart's page, and where it was measured."""
     parts = page.read_text(encoding="utf-8").split("\n\n")
@@ -90,6 +100,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
         OPERATOR,
         partial(operator_table, title="Linear against softmax, forward"),
     ),
+    "decays": partial(made_of, "measured/operator_cpu/decay.json", f"{OPERATOR} --decay", decay_table),
     "operator_on_a_gpu": partial(
         made_of,
         "measured/operator_h100/operator_cost.json",

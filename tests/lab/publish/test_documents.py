@@ -35,6 +35,18 @@ def test_committed_tables_and_pages_are_those_of_the_committed_results():
     assert make_results.renew(check=True) == []
 
 
+def test_times_with_decays(project):
+    assert "`benchmarks/operator_cost.py --decay` measures it" in documents.SECTIONS["decays"]()
+    path = documents.RESULTS / "measured" / "operator_cpu" / "decay.json"
+    path.touch()
+    head = "| D | part | | ms |\n| --- | --- | --- | ---: |\n"
+    rows = "".join(f"| 8 | forward | {name} | 1 |\n" for name in ("ours, no decay", "ours, a decay per head"))
+    path.with_suffix(".md").write_text(f"A machine; N = 8\n\n{head}{rows}")
+    text = documents.SECTIONS["decays"]()
+    assert "no decay" not in text and "| 8 | forward | ours, a decay per head | 1 |\n\nA machine" in text
+    assert "(../results/measured/operator_cpu/decay.png)" in text
+
+
 def test_tables_are_written_once_and_then_up_to_date(project):
     assert renewed(documents.texts(), check=True) == [project]
     assert renewed(documents.texts(), check=False) == [project]
