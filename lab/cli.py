@@ -92,7 +92,7 @@ COMMANDS = {
     ),
     "figures": Command("figures.analyse", "analyse attention: the papers' analyses and figures"),
     "report": Command("publish.report", "write an HTML report of your runs"),
-    "costs": Command("commands.costs", "measure again the committed costs on a CPU of other sources"),
+    "costs": Command("commands.costs", "measure the stale committed costs again, on a CPU"),
     "results": Command("commands.make_results", "bring the documents up to date with the committed results"),
     "export": Command("export.export_hf", "export a model for `transformers`"),
     "import": Command("export.import_hf", "start from RoBERTa weights of `transformers`"),
