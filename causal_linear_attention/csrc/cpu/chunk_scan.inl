@@ -47,8 +47,8 @@ CLA_INLINE void copy_rows_as(const Rows& rows, int64_t first, int64_t count, int
 // Rows [first, first + count) as T with their scale and extra column; what is missing up to `stride`
 // columns and kChunk rows is zero.
 template <class T>
-__attribute__((noinline)) void copy_rows(const Rows& rows, int64_t first, int64_t count, int64_t columns,
-                                         T* to, int64_t stride) {
+CLA_SHARED void copy_rows(const Rows& rows, int64_t first, int64_t count, int64_t columns, T* to,
+                          int64_t stride) {
   const int64_t stored = columns - (rows.extra != nullptr);
   if constexpr (sizeof(T) == 8) {
     copy_rows_as<T, double>(rows, first, count, stored, to, stride);

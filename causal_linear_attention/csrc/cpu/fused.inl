@@ -300,7 +300,7 @@ CLA_INLINE In* in_joined(const Joined& x, In* data, int64_t position, int64_t b,
 
 // One row forward: `x` (room) becomes `out` by way of `scratch`, each of `room` numbers.
 template <class T>
-CLA_INLINE void turn_row(const Turns<T>& turns, Map map, int64_t place, const T* x, T* scratch, T* out) {
+CLA_SHARED void turn_row(const Turns<T>& turns, Map map, int64_t place, const T* x, T* scratch, T* out) {
   const int64_t room = turns.room;
   apply_map(map, x, room, turns.direction != nullptr ? scratch : out);
   if (turns.direction == nullptr) {
@@ -398,7 +398,7 @@ void features_gradient_rows(const FeaturesGradient& s, const Turns<T>& turns, in
 enum class Shape { full, lower, upper };
 
 template <class T, Shape kShape>
-CLA_INLINE void product(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t rows, int64_t columns,
+CLA_SHARED void product(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t rows, int64_t columns,
                         int64_t depth, T* c, int64_t c_stride) {
   for_columns<T>(columns, [&](auto count, int64_t x) {
     constexpr int V = decltype(count)::value, R = kTall<V>;
@@ -421,7 +421,7 @@ CLA_INLINE void product(const T* a, int64_t a_stride, const T* b, int64_t b_stri
 
 // c[i][j] = a[i] . b[j] of which, if `causal`, only j <= i is wanted; b_across: (dim, room of b).
 template <class T>
-CLA_INLINE void scores_of(const T* a, int64_t stride, const T* b_across, int64_t size, int64_t depth, bool causal,
+CLA_SHARED void scores_of(const T* a, int64_t stride, const T* b_across, int64_t size, int64_t depth, bool causal,
                           T* c) {
   const int64_t room = round_up(size, kMaxLanes);
   for_columns<T>(size, [&](auto count, int64_t x) {
@@ -436,7 +436,7 @@ CLA_INLINE void scores_of(const T* a, int64_t stride, const T* b_across, int64_t
 }
 
 template <class T>
-CLA_INLINE void across(const T* from, int64_t from_stride, int64_t rows, int64_t columns, T* to, int64_t to_stride) {
+CLA_SHARED void across(const T* from, int64_t from_stride, int64_t rows, int64_t columns, T* to, int64_t to_stride) {
   for (int64_t x = 0; x < columns; x += kLanes<T>) {
     for (int64_t i = 0; i < rows; i += kLanes<T>) {
       transpose_square(from + i * from_stride + x, from_stride, to + x * to_stride + i, to_stride);
@@ -513,7 +513,7 @@ CLA_INLINE void read_block(const Blocks& s, const Turns<T>& turns, int64_t start
 
 // Weights of the block's rows before dropout, zero where nothing is seen.
 template <class T>
-CLA_INLINE void weigh(const Blocks& s, int64_t start, int64_t count, int64_t b, const BlockScratch<T>& w) {
+CLA_SHARED void weigh(const Blocks& s, int64_t start, int64_t count, int64_t b, const BlockScratch<T>& w) {
   across(w.k, w.columns, w.room, w.columns, w.across_k, w.room);
   scores_of(w.q, w.columns, w.across_k, w.room, s.inputs.dim, s.causal, w.weights);
   const bool* const padding = s.padding != nullptr ? s.padding + b * s.inputs.length + start : nullptr;

@@ -3,6 +3,8 @@
 // compiled with different flags, so no function of the standard library is used either.
 
 #define CLA_INLINE inline __attribute__((always_inline))
+// One copy for all callers, where a call costs nothing beside the work: each copy takes seconds to compile.
+#define CLA_SHARED __attribute__((noinline))
 
 template <class T>
 struct VectorOf {
