@@ -255,6 +255,7 @@ def test_without_a_wheelhouse_fairseq_is_built_and_installed(by_uv):
     [install] = [command for command in commands if environment.WHEELS in command and "install" in command]
     [together] = [commands for commands in steps if build in commands]
     assert any("-e" in command for command in together)  # the operator
+    assert any("import torch" in str(command[-1]) for command in together)  # Python compiles its modules
     assert commands.index(build) < commands.index(install)
     assert install[-1] == build_fairseq.repaired()
     assert (environment.UV in install) == by_uv
