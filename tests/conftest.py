@@ -46,6 +46,34 @@ def pytest_configure(config):
     registry.share()
 
 
+NOT_RUN = pytest.StashKey[int]()
+"""How many exhaustive tests are left out."""
+
+
+def pytest_deselected(items):
+    if items:
+        exhaustive = sum(item.get_closest_marker("exhaustive") is not None for item in items)
+        items[0].config.stash[NOT_RUN] = items[0].config.stash.get(NOT_RUN, 0) + exhaustive
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = session.config.stash.get(NOT_RUN, 0)
+
+
+@pytest.hookimpl(optionalhook=True)  # xdist's
+def pytest_testnodedown(node):
+    """Every worker has left out the same."""
+    node.config.stash[NOT_RUN] = getattr(node, "workeroutput", {}).get("not_run", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(NOT_RUN, 0):
+        terminalreporter.write_line(
+            f"{count} exhaustive tests were left out; scripts/test.sh --all runs them."
+        )
+
+
 @pytest.hookimpl(trylast=True)  # once it is known which tests run
 def pytest_collection_modifyitems(items):
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):

@@ -58,6 +58,7 @@ def kernels(root, tmp_path_factory) -> list[str]:
 
 @pytest.mark.longest
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_kernels_under_sanitizers(root, tmp_path, kernels):
     program = str(tmp_path / "check_kernels")
@@ -70,6 +71,7 @@ def test_kernels_under_sanitizers(root, tmp_path, kernels):
 
 @pytest.mark.longest
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not ARM or not EMULATOR, reason="needs g++-aarch64-linux-gnu and qemu-user")
 def test_kernels_on_aarch64(root, tmp_path):
     kernels = root / "causal_linear_attention" / "csrc" / "cpu"
@@ -92,6 +94,7 @@ def sanitizer_runtimes() -> list[str]:
 
 @pytest.mark.longest
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not sanitizer_runtimes(), reason="g++ has no runtime of the sanitizers")
 def test_operators_under_sanitizers(root, tmp_path, kernels):
     """Through torch: what the bindings check, allocate and pass on."""

@@ -84,6 +84,7 @@ def table(out: Path) -> list[list[str]]:
     return [line.split(" | ")[:-2] for line in lines if line.startswith("|")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault("study killed at random times")
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.parametrize("study", ["copy"])
@@ -104,7 +105,12 @@ def test_killed_at_random(training, tmp_path, study, words, seed, record_propert
 
 
 @pytest.mark.fault("study killed")
-@pytest.mark.parametrize("study", STUDIES if ROUNDS > 1 else ["copy", "images", "glue"])
+@pytest.mark.parametrize(
+    "study",
+    STUDIES
+    if ROUNDS > 1
+    else ["copy", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("images", "glue"))],
+)
 def test_killed(training, tmp_path, study, words, record_property):
     """One kill after another in one folder, then left alone."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -6,12 +6,18 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import torch
 
 from causal_linear_attention import fused
 
 COMPILER = shutil.which("g++")
 LIBRARY = "emulation.so"
+# Where the CUDA kernels of a step run.
+ON_A_GPU = [
+    pytest.param("emulated", marks=pytest.mark.exhaustive),
+    pytest.param("cuda", marks=pytest.mark.cuda),
+]
 DTYPES = {torch.float32: 0, torch.bfloat16: 2, torch.float16: 3}
 FLAGS = ["-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 # Locals that are read before they are written hold huge numbers.

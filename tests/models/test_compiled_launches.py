@@ -18,6 +18,7 @@ from user_dir.models.compiled import compile_features
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.longest,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded"),
 ]
 PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")

@@ -16,6 +16,7 @@ SYMBOLS = {symbol: 4 + i for i, symbol in enumerate([*"0123456789", "[MIN", "[MA
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_fits_400_listops_examples(shared_dir):
     with tarfile.open(shared_dir / "data/lra/listops-1000_sample.tar.gz") as archive:
         text = io.TextIOWrapper(archive.extractfile("listops-1000/basic_train.tsv"), newline="")

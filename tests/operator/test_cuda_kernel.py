@@ -10,6 +10,7 @@ from causal_linear_attention import causal_linear_attention_step
 from tests.helpers import emulation
 from tests.helpers.definition import assert_exact_enough, definition, draw
 
+pytestmark = pytest.mark.exhaustive  # building the emulation takes a minute
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
 BUSY = (90, 0, 232448)  # any number of heads fills it
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

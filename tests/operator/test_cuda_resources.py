@@ -135,6 +135,7 @@ def test_what_is_missing_is_one_sentence(tmp_path):
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arch", "dtype", "spilled"), [("75", "Half", 160), ("80", "Half", 220), ("90a", "Bf16", 220)]
 )

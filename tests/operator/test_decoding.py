@@ -46,8 +46,8 @@ def on_gpu(operator):
 @pytest.fixture(
     params=[
         pytest.param("cpp", marks=cpp),
-        pytest.param(0, id="emulated"),
-        pytest.param(3, id="emulated, warps in any order"),
+        pytest.param(0, id="emulated", marks=pytest.mark.exhaustive),
+        pytest.param(3, id="emulated, warps in any order", marks=pytest.mark.exhaustive),
         pytest.param("cuda", marks=pytest.mark.cuda),
     ]
 )
@@ -138,7 +138,7 @@ def norm_and_derivative(x, grad):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda x: str(x)[6:])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 33), (20, 64), (0, 5), (9, 130)], ids=str)
-@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("where", emulation.ON_A_GPU)
 def test_rms_norm_and_its_derivative_on_a_gpu(request, where, shape, dtype):
     """Also of a row of zeros, whose derivative is 1e8 times the gradient but in float16."""
     x, grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
@@ -169,6 +169,7 @@ def test_normalized_rows_and_their_gradients_reach_the_kernels():
     torch.testing.assert_close(grad_x.cpu(), expected[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_a_place_outside_the_block_becomes_nan_on_a_gpu(library_of):
     """Where nobody can wait for an error; nothing is written and the other tokens are right."""
     q, k, v, lrpe, angles = tokens(3, 2, 8)

@@ -288,7 +288,7 @@ def on_gpu(operator, *arguments):
     return [x.cpu() for x in (found if isinstance(found, tuple) else (found,))]
 
 
-@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("where", emulation.ON_A_GPU)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_kernels_of_a_gpu_compute_what_those_of_the_cpu_do(request, where, dtype):
     library = request.getfixturevalue("library_of")(80) if where == "emulated" else None

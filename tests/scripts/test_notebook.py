@@ -21,6 +21,7 @@ def script(notebook: dict) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_notebook_runs(root, tmp_path):
     path = root / "docs" / "quickstart.ipynb"
     notebook = json.loads(path.read_text())

@@ -233,6 +233,16 @@ def test_packages_are_installed_beside_once_and_whole(fresh, tmp_path):
     assert (folder / "package.py").read_text() == "third\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("", "2 -m not exhaustive"), ("--all", "2"), ("--all -x", "2 -x"), ("tests/cpp -x", "2 tests/cpp -x")],
+)
+def test_without_arguments_exhaustive_tests_are_left_out(given, found, tmp_path):
+    (tmp_path / "lib.sh").write_text('begin_tests() { :; }\nrun_tests() { echo "$@"; }\n')
+    shutil.copy(ROOT / "scripts" / "test.sh", tmp_path)
+    assert run(tmp_path / "test.sh", *given.split()).stdout == f"{found}\n"
+
+
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
 def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     """test_triton.sh installs from it after it has gone to the project's folder."""

@@ -214,6 +214,7 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.longest
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stage", PARTS)
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=FORK))

@@ -55,6 +55,7 @@ def interrupt(out: Path) -> str:
 
 @pytest.mark.longest
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_interrupted_continued_and_repeated(tmp_path, call, capsys):
     if not (ROOT / ".venv" / "ready.json").exists():
         pytest.skip("needs .venv, which scripts/test.sh makes")

@@ -9,6 +9,7 @@ from tests.operator.test_decoding import norm_and_derivative, tokens
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded"),
 ]
 

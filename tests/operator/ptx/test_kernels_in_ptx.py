@@ -8,7 +8,7 @@ from tests.helpers.definition import assert_exact_enough, draw
 from tests.operator.ptx.launches import with_instruction
 from tests.operator.ptx.parser import Instruction
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 CASES = [
     ("90a", BF16, True, (1, 1, 70, 64, 64)),

@@ -21,6 +21,7 @@ def in_lanes(matrix: np.ndarray, places: np.ndarray, kind: str) -> np.ndarray:
     return np.ascontiguousarray(bits_of(matrix[places[..., 0], places[..., 1]], kind)).view(np.uint32)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_products(library_of, kind):
     """A one at each place of A in turn picks a row of B, all of whose numbers differ."""
@@ -49,6 +50,7 @@ def test_the_older_product_is_half_of_the_newer():
             assert (further == ([0, 8] if name == "A" else [8, 0])).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("transpose", [False, True])
 def test_loads(library_of, transpose):
     rows = np.arange(256, dtype=np.uint16).reshape(32, 8)

@@ -11,7 +11,7 @@ from tests.operator.ptx.launches import with_instruction
 from tests.operator.ptx.machine import Machine
 from tests.operator.ptx.parser import Instruction
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest]
+pytestmark = [pytest.mark.slow, pytest.mark.longest, pytest.mark.exhaustive]
 SHORT, LONG = (1, 1, 70, 64, 64), (1, 1, 514, 64, 64)
 
 
