@@ -19,7 +19,7 @@ ARCHITECTURES = sorted(
     for name, model in MODEL_REGISTRY.items()
     if hasattr(model, "default_plan") and not name.startswith(("lra_", "pixel_", "vit", "retnet_lm_"))
 )
-# A causal model with decays and one without, and an encoder: the laws of every attention are tests of their own.
+# Without the exhaustive tests: a model with decays, one without and an encoder.
 TRAINED = ("retnet_lm", "transnormer_t1", "roberta_lln_diag")
 COMMON = (
     "--user-dir",
