@@ -11,13 +11,14 @@ from .chunked import accumulation_dtype
 from .transforms import in_transform
 
 
-def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
-    """`function(*args)`; with a 16-bit tensor first, only `args` are kept for its backward pass.
+def recomputed(function: Callable[..., Tensor], *args: Any, always: bool = False) -> Tensor:
+    """`function(*args)`; with a 16-bit tensor first, or `always`, only `args` are kept for its backward pass.
 
     Its copies in float32, which sums need, are twice as large as what they copy. A compiler decides by itself
     what it computes again, forward mode has no backward pass, and torch.func takes no such functions.
     """
-    copied = accumulation_dtype(args[0].dtype) != args[0].dtype and torch.is_grad_enabled()
-    if not copied or in_transform() or torch.compiler.is_compiling():
+    copied = accumulation_dtype(args[0].dtype) != args[0].dtype
+    wanted = (copied or always) and torch.is_grad_enabled()
+    if not wanted or in_transform() or torch.compiler.is_compiling():
         return function(*args)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)

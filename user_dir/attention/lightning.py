@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.recomputing import recomputed
 
 from ..modules import RMSNorm
 from .decaying import DecayingAttention, joined_heads
@@ -30,8 +31,13 @@ class CosineLRPE(nn.Module):
         places = positions.unsqueeze(-1) if positions.dim() == 1 else positions[:, None, :, None]
         angles = places * self.theta.double()
         cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-        q, k = (torch.cat([x.to(wide) * cos, x.to(wide) * sin], -1).to(x.dtype) for x in (q, k))
+        q, k = (recomputed(_turned, x, cos, sin) for x in (q, k))
         return q, k
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    wide = x.to(cos.dtype)
+    return torch.cat([wide * cos, wide * sin], -1).to(x.dtype)
 
 
 @register_attention("lightning")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError
 from ..modules.linear_maps import JoinsMaps
@@ -63,7 +64,10 @@ class GatedRetention(JoinsMaps, DecayingAttention):
         return self.heads(q), self.heads(k), self.heads(v), gate
 
     def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
-        """See `DecayingAttention.finish`."""
+        """See `DecayingAttention.finish`; in training computed again for the gradients, to keep less."""
+        return recomputed(self._gated, out, gate, positions, always=True)
+
+    def _gated(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
         return F.silu(gate) * joined_heads(self.normed(out, positions)).to(gate.dtype)
 
     def normed(self, out: Tensor, positions: Tensor) -> Tensor:

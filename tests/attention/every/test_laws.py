@@ -201,24 +201,29 @@ def test_memory_grows_linearly(key, causal):
     assert (growth <= 4.2) == linear
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+KEPT = {  # of the full form, if there is one, and the causal
+    "softmax": (5, 5),
+    "elu": (7, 7),
+    "norm-elu": (8, 8),
+    "performer": (5, 16),
+    "lln": (5, 6),
+    "lln_diag": (9, 10),
+    "retention": (None, 15),
+    "lightning": (None, 21),
+    "gated": (None, 13),
+}
+
+
 @pytest.mark.parametrize(
-    ("key", "most"),
-    [
-        ("softmax", (5, 5)),
-        ("elu", (7, 7)),
-        ("norm-elu", (8, 8)),
-        ("performer", (5, 16)),
-        ("lln", (5, 6)),
-        ("lln_diag", (9, 10)),
-    ],
+    ("key", "causal", "most"),
+    [(key, bool(form), most) for key, forms in KEPT.items() for form, most in enumerate(forms) if most],
 )
-def test_memory_in_half_precision(key, most, causal):
+def test_memory_in_half_precision(key, causal, most):
     """In arrays of the input's size; parameters and what blocks and features add are at most another half."""
     module = build(key, causal, torch.bfloat16, dim=64).train()
     x = torch.randn(1024, 1, 64, dtype=torch.bfloat16, requires_grad=True)
     outputs = []
-    assert kept_bytes(lambda: outputs.append(module(x)[0])) <= (most[causal] + 0.6) * x.nbytes
+    assert kept_bytes(lambda: outputs.append(module(x)[0])) <= (most + 0.6) * x.nbytes
 
 
 @causal_mechanisms
