@@ -17,7 +17,7 @@ def in_forward_mode() -> bool:
 
 def in_transform() -> bool:
     """Whether forward mode or `torch.func` is at work, whose rules an operator without derivatives lacks."""
-    return in_forward_mode() or torch._C._are_functorch_transforms_active()
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def composes() -> bool:

@@ -138,12 +138,12 @@ class Attention(DecodingState, nn.Module):
             self._check_call(query, key, value, incremental_state, attn_mask)
         if key_padding_mask is not None:
             check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
-        if incremental_state is None or len(query) == 0:
+        if incremental_state is None or query.shape[0] == 0:
             return self.mix(query, key_padding_mask), None
         state = self.get_state(incremental_state)
         if new_tokens is None:
             start = no_positions(query) if state is None else state["position"]
-            new_tokens = NewTokens(key_padding_mask, start, len(query))
+            new_tokens = NewTokens(key_padding_mask, start, query.shape[0])
         out, state = self.mix_next(query, new_tokens, state)
         self.set_state(incremental_state, {**state, "position": new_tokens.end})
         return out, None
@@ -266,11 +266,14 @@ class SelfAttention(JoinsMaps, Attention):
         return self._join(out, x), state
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x.shape[0] == 1 and self.plain_maps():  # a decoding step, of which every call takes its share
+            joined = self.joined_maps(x[0])
+            return joined.view(x.shape[1], 3, self.num_heads, 1, self.head_dim).unbind(1)
         q, k, v = self.separate_maps(x.squeeze(0))
         return self.heads(q), self.heads(k), self.heads(v)
 
     def _join(self, out: Tensor, like: Tensor) -> Tensor:
-        joined = out.reshape(like.shape) if len(like) == 1 else out.permute(2, 0, 1, 3).flatten(2)
+        joined = out.reshape(like.shape) if like.shape[0] == 1 else out.permute(2, 0, 1, 3).flatten(2)
         return self.out_proj(self.finish(joined).to(like.dtype))
 
 

@@ -93,7 +93,7 @@ def is_plain(linear: nn.Module | None) -> bool:
 
 def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` into `fused.aligned_rows` where x is `(N, D)` of many rows; records no gradient."""
-    fits = x.dim() == 2 and len(x) >= _FEW_ROWS and x.dtype == weight.dtype
+    fits = x.shape[0] >= _FEW_ROWS and x.dim() == 2 and x.dtype == weight.dtype
     fits = fits and type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
     if (
         not fits

@@ -24,7 +24,7 @@ class DecodingState:
         enter a derivative.
         """
         state = incremental_state.get(self._key())
-        if state is None or torch.is_inference_mode_enabled():
+        if state is None or torch.is_inference_mode_enabled() or not any(map(_of_inference, state.values())):
             return state
         return {name: _out_of_inference(x) for name, x in state.items()}
 
@@ -45,14 +45,20 @@ class DecodingState:
             )
 
 
+def _of_inference(x: Any) -> bool:
+    return any(map(_of_inference, x)) if isinstance(x, tuple) else isinstance(x, Tensor) and x.is_inference()
+
+
 def _out_of_inference(x: Any) -> Any:
     if isinstance(x, tuple):
         return tuple(map(_out_of_inference, x))
-    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+    return x.clone() if _of_inference(x) else x
 
 
 def in_dtype(state: State, dtype: torch.dtype, *names: str) -> State:
     """`state` with the tensors `names` in `dtype`: autocast may not have been on in all steps alike."""
+    if all(state[name].dtype == dtype for name in names):
+        return state
     return {**state, **{name: state[name].to(dtype) for name in names}}
 
 
