@@ -5,12 +5,15 @@ Such a request is SIGTERM or SIGUSR1. What trains then saves its state and ends,
 
 import ctypes
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import BinaryIO, NoReturn
@@ -138,3 +141,23 @@ def was_interrupted(returncode: int) -> bool:
 def was_stopped(returncode: int) -> bool:
     """Whether a process that trained has ended because it was asked to."""
     return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)
+
+
+def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> ProcessPoolExecutor:
+    """A pool of workers, each of which calls `begin` first; forked, so that they have what is loaded here."""
+    context = multiprocessing.get_context("fork")
+    return ProcessPoolExecutor(processes, context, _start, (begin,))
+
+
+def _start(begin: Callable[[], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if begin is not None:
+        begin()
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end the pool, whose processes would wait for work for ever."""
+    multiprocessing.parent_process().join()
+    os._exit(1)

@@ -1,12 +1,15 @@
 """The one command, `scripts/lab.sh VERB ...`, and the scripts that stand for one of its verbs.
 
 `scripts/lib.sh` calls `python -m lab SCRIPT WORDS...`; inside the environment `python -m lab VERB ...` does
-the same. A verb imports its own module only, whose `main` reads the options from `sys.argv`.
+the same. The options of a verb are read by a module without torch, so that `--help` and mistakes end at
+once; then the module that does the work is imported, and its `main` gets them.
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import takewhile
 
 from lab.console import run_command
@@ -14,7 +17,7 @@ from lab.errors import UserError, suggestion
 from lab.run.process import import_quickly
 
 LAB = "scripts/lab.sh"
-SLOW = ("run.", "measure.", "export.", "figures.", "checks.", "publish.")
+SLOW = ("run.", "measure.", "export.", "figures.", "publish.", "data.")
 """Modules that take seconds to import, without a word."""
 
 
@@ -23,19 +26,29 @@ class Command:
     """What a verb does.
 
     Args:
-        module: in this package; its `main` gets `kind`, if there is one.
+        module: in this package; its `main` does the work.
         about: one line of the help.
         script: the name of a shorter command for the same, where there is one.
+        options: the function of lab/options that reads the command line, with `kind` if there is one; without
+            it, `parse` of the module itself, which then is quick to import.
     """
 
     module: str
     about: str
     script: str = ""
+    options: str = ""
     kind: str = ""
+
+    def parse(self, words: Sequence[str]) -> Namespace:
+        """The options on the command line, which `main` gets."""
+        place, _, name = (f"options.{self.options}" if self.options else f"{self.module}.parse").rpartition(
+            "."
+        )
+        return getattr(import_module(f"lab.{place}"), name)(words, *filter(None, [self.kind]))
 
 
 def _prepare(module: str, name: str, about: str) -> Command:
-    return Command(f"data.{module}", about, f"data-prep/{name}.sh")
+    return Command(f"data.{module}", about, f"data-prep/{name}.sh", f"prepare.{name}")
 
 
 COMMANDS = {
@@ -54,37 +67,59 @@ COMMANDS = {
     "prepare lra": _prepare("lra.prepare", "lra", "prepare Long Range Arena"),
     "prepare images": _prepare("images", "images", "prepare digits, MNIST, CIFAR-10, or Dogs vs Cats"),
     "train lm": Command(
-        "run.commands", "train a language model from a YAML", "scripts/train_lm.sh", kind="lm"
+        "run.commands", "train a language model from a YAML", "scripts/train_lm.sh", "train.training", "lm"
     ),
     "train roberta": Command(
-        "run.commands", "pre-train an encoder from a YAML", "scripts/pretrain_roberta.sh", kind="roberta"
+        "run.commands",
+        "pre-train an encoder from a YAML",
+        "scripts/pretrain_roberta.sh",
+        "train.training",
+        "roberta",
     ),
-    "train lra": Command("run.commands", "train on a task of Long Range Arena", kind="lra"),
-    "train images": Command("run.commands", "train a model of images byte by byte", kind="images"),
-    "train vit": Command("run.commands", "train a Vision Transformer", kind="vit"),
+    "train lra": Command(
+        "run.commands", "train on a task of Long Range Arena", options="train.training", kind="lra"
+    ),
+    "train images": Command(
+        "run.commands", "train a model of images byte by byte", options="train.training", kind="images"
+    ),
+    "train vit": Command("run.commands", "train a Vision Transformer", options="train.training", kind="vit"),
     "finetune": Command(
         "commands.finetune_glue",
         "fine-tune an encoder on GLUE over learning rates and seeds",
         "scripts/finetune_glue.sh",
+        "train.finetuning",
     ),
-    "average": Command("run.average", "average the weights of several checkpoints, or of a run's last ones"),
+    "average": Command(
+        "commands.average",
+        "average the weights of several checkpoints, or of a run's last ones",
+        options="models.average",
+    ),
     "evaluate ppl": Command(
         "measure.commands",
         "measure the perplexity of a language model, per token and per word",
         "scripts/eval_ppl.sh",
-        kind="ppl",
+        "evaluate.perplexity",
     ),
-    "evaluate mlm": Command("measure.commands", "measure the masked-LM perplexity of an encoder", kind="mlm"),
+    "evaluate mlm": Command(
+        "measure.commands",
+        "measure the masked-LM perplexity of an encoder",
+        options="evaluate.evaluation",
+        kind="mlm",
+    ),
     "evaluate lra": Command(
-        "measure.commands", "measure the accuracy of a model of Long Range Arena", kind="lra"
+        "measure.commands",
+        "measure the accuracy of a model of Long Range Arena",
+        options="evaluate.evaluation",
+        kind="lra",
     ),
     "evaluate images": Command(
         "measure.commands",
         "measure an image model's bits per dimension, or a Vision Transformer's accuracy",
+        options="evaluate.evaluation",
         kind="images",
     ),
-    "predict": Command("measure.glue", "predict with a fine-tuned encoder"),
-    "sample": Command("measure.pixels", "draw or complete images"),
+    "predict": Command("measure.glue", "predict with a fine-tuned encoder", options="evaluate.prediction"),
+    "sample": Command("measure.pixels", "draw or complete images", options="evaluate.drawing"),
     "study": Command(
         "study.cli",
         "run an experiment that a YAML declares: cells, tables, verdicts, plots",
@@ -93,14 +128,25 @@ COMMANDS = {
     "figures": Command("figures.analyse", "analyse attention: the papers' analyses and figures"),
     "report": Command("publish.report", "write an HTML report of your runs"),
     "costs": Command("commands.costs", "measure the stale committed costs again, on a CPU"),
-    "results": Command("commands.make_results", "bring the documents up to date with the committed results"),
-    "export": Command("export.export_hf", "export a model for `transformers`"),
-    "import": Command("export.import_hf", "start from RoBERTa weights of `transformers`"),
+    "results": Command(
+        "commands.make_results",
+        "bring the documents up to date with the committed results",
+        options="results.results",
+    ),
+    "export": Command("export.export_hf", "export a model for `transformers`", options="models.export"),
+    "import": Command(
+        "export.import_hf", "start from RoBERTa weights of `transformers`", options="models.import_hf"
+    ),
     "check gpu": Command(
         "checks.gpu_check", "build, test and measure the CUDA kernels, and the models on a GPU"
     ),
     "check faults": Command("checks.fault_check", "break small runs and count the survivors"),
-    "check sources": Command("data.published", "test the download addresses", "data-prep/check_sources.sh"),
+    "check sources": Command(
+        "data.published",
+        "test the download addresses",
+        "data-prep/check_sources.sh",
+        "prepare.addresses",
+    ),
 }
 """What the words after `scripts/lab.sh` do; the words after those are options of the command."""
 
@@ -177,13 +223,14 @@ def run() -> None:
     if not name:
         print(list_commands(*words))
         return
-    command, help_asked = COMMANDS[name], bool({"-h", "--help"} & set(words))
-    if help_asked:
+    command = COMMANDS[name]
+    if {"-h", "--help"} & set(words):
         words = [*takewhile(lambda word: not word.startswith("-"), words), "--help"]
-    elif sys.stderr.isatty() and command.module.startswith(SLOW):
-        print("loading torch and fairseq ...", file=sys.stderr)
     sys.argv = [name_of(name), *words]
-    import_quickly(f"lab.{command.module}").main(*filter(None, [command.kind]))
+    options = command.parse(words)
+    if sys.stderr.isatty() and command.module.startswith(SLOW):
+        print("loading torch and fairseq ...", file=sys.stderr)
+    import_quickly(f"lab.{command.module}").main(options)
 
 
 def main() -> None:

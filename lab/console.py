@@ -32,15 +32,16 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """What `words` say of a command that hands flags it does not know to fairseq, and those flags.
+def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> Namespace:
+    """What `words` say of a command that hands the `flags` it does not know to fairseq.
 
     `parser` has the positional arguments, which come first, besides the `options`.
     """
     if {"-h", "--help"} & set(words):
         parser.parse_args(["--help"])
     first = list(takewhile(lambda word: not word.startswith("-"), words))
-    return options.parse_known_args(words[len(first) :], parser.parse_args(first))
+    given, flags = options.parse_known_args(words[len(first) :], parser.parse_args(first))
+    return Namespace(**vars(given), flags=flags)
 
 
 def split_flags(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -56,21 +57,6 @@ def add_device(parser: Parser) -> None:
         choices=("auto", "cpu", "cuda"),
         default="auto",
         help="auto (the default): a GPU if there is one",
-    )
-
-
-def add_splits(parser: Parser, out: str = "<checkpoint>.<split>.json beside the checkpoint") -> None:
-    """--split, which may be several, and --out, the same for every evaluation; `out` says its default."""
-    parser.add_argument(
-        "--split",
-        dest="splits",
-        type=names,
-        default="test",
-        metavar="SPLIT",
-        help="train, valid or test, several with commas (default: test)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"where the JSON of one split goes (default: {out})"
     )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from conventions.mechanisms import MECHANISMS
 from lab.files import ROOT
@@ -108,3 +109,27 @@ def without_words(text: str) -> str:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
     return "\n".join(lines)
+
+
+def stale(record: Any) -> str:
+    """Which sources of a record of costs have changed since, in a sentence; empty for a current one."""
+    settings = record.get("settings") or {}
+    costs = [one for one in environments(record) if one.get("command", "").startswith(BENCHMARKS)]
+    differ: set[str] = set()
+    for one in costs:
+        code = one.get("code")
+        if not isinstance(code, dict):
+            return f"Stale: measured at commit {one['commit']}, before records named their sources."
+        now = measured_sources(one["command"])
+        differ |= {*changed(code, now, one["device"], settings.get("architectures", []))}
+    if not differ:
+        return ""
+    folders = ", ".join(sorted({str(Path(path).parent) for path in differ}))
+    commits = " and ".join(sorted({one["commit"] for one in costs}))
+    return f"Stale: measured at commit {commits}; since then sources in {folders} have changed."
+
+
+def environments(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where each run of a file of results/measured was made."""
+    parts = [record, *record.get("records", [])]
+    return record.get("sessions") or [one["environment"] for one in parts if "environment" in one]

@@ -76,9 +76,8 @@ def counts(report: Path) -> dict[str, dict[str, Any]]:
     return dict(sorted(kinds.items()))
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
     """Run the tests and count."""
-    options = parse(sys.argv[1:])
     check_output(options.out, json_with("rounds", "faults"), makes_folder=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

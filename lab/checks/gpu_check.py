@@ -263,8 +263,8 @@ def show(result: dict[str, Any], when: str = "") -> None:
     print(text, flush=True)
 
 
-def main() -> None:
-    options = parse(sys.argv[1:])
+def main(options: argparse.Namespace) -> None:
+    """Run the parts of a stage that are missing; the exit code says how it went."""
     if not options.dry_run and not has_gpu():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)

@@ -16,6 +16,8 @@ from pathlib import Path
 from lab.console import run_command
 from lab.errors import UserError
 from lab.files import ROOT
+from lab.options import train as train_options
+from lab.run.process import import_quickly
 
 TRAINED = ("transnormer_t1", "transformer_lm")
 PARTS = {
@@ -216,12 +218,10 @@ def write_random_words(dest: Path, words: int, tokens: int) -> None:
 
 def train(words: str, tokens: str, config: str, data: str, *rest: str) -> None:
     """scripts/train_lm.sh, on random words where there are no DATA yet; it takes `rest`."""
-    from lab.run import commands
-
     if not Path(data).exists():
         write_random_words(Path(data), int(words), int(tokens))
     sys.argv = ["scripts/train_lm.sh", config, data, *rest]
-    commands.main("lm")
+    import_quickly("lab.run.commands").main(train_options.training(sys.argv[1:], "lm"))
 
 
 def main() -> None:

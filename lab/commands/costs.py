@@ -10,12 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.commands.make_results import stale
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path
 from lab.provenance import commit
-from lab.sources import BENCHMARKS
+from lab.sources import BENCHMARKS, stale
 
 BY_VALUE = (
     "lm_cost_cpu",
@@ -66,9 +65,8 @@ def renewal(path: Path) -> list[str]:
     return [*words, "--out", shown_path(out)]
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
     """Run each benchmark; one that fails ends the command, which then resumes there."""
-    options = parse(sys.argv[1:])
     if not (options.dry_run or options.uncommitted) and commit().endswith("+changes"):
         raise UserError(
             "the records would name a commit without your changes; commit them, or give --uncommitted"

@@ -1,40 +1,24 @@
-"""Bring the documents up to date with the committed results: pages of studies and of analyses, the index.
+"""The command `results`: documents as the committed results have them."""
 
-The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables
-live between two comments in results/README.md, README.md or docs/; what is between them is replaced, the
-prose around them is left alone. A benchmark writes its own tables beside its JSON file.
-"""
-
-import argparse
-import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from conventions.mechanisms import MECHANISMS
-from lab.console import Parser
 from lab.errors import UserError
 from lab.files import RESULTS, read_json, renewed, shown_path
 from lab.papers import read_table
 from lab.publish import analysis, documents
 from lab.publish.tables import grouped, markdown_table
-from lab.sources import BENCHMARKS, changed, measured_sources
+from lab.sources import stale
 from lab.study.claims import verdicts
 from lab.study.declaration import our_studies, read_study, study_names
 from lab.study.page import groups_of, publish, shown_records
 from lab.study.schema import Record
 from lab.verdicts import NOT_RUN
 from user_dir.attention import attention_class
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/lab.sh results", __doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if something is out of date"
-    )
-    return parser.parse_args(words)
 
 
 def renew(check: bool) -> list[Path]:
@@ -168,24 +152,6 @@ def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
     return [path for path in sorted(folder.rglob("*.json")) if stale(read_json(path))]
 
 
-def stale(record: Any) -> str:
-    """Which sources of a record of costs have changed since, in a sentence; empty for a current one."""
-    settings = record.get("settings") or {}
-    costs = [one for one in environments(record) if one.get("command", "").startswith(BENCHMARKS)]
-    differ: set[str] = set()
-    for one in costs:
-        code = one.get("code")
-        if not isinstance(code, dict):
-            return f"Stale: measured at commit {one['commit']}, before records named their sources."
-        now = measured_sources(one["command"])
-        differ |= {*changed(code, now, one["device"], settings.get("architectures", []))}
-    if not differ:
-        return ""
-    folders = ", ".join(sorted({str(Path(path).parent) for path in differ}))
-    commits = " and ".join(sorted({one["commit"] for one in costs}))
-    return f"Stale: measured at commit {commits}; since then sources in {folders} have changed."
-
-
 def say_what_is_stale(folder: Path = RESULTS / "measured") -> list[Path]:
     """Write below the mark of each page of costs that it is stale, or take that line out.
 
@@ -204,15 +170,9 @@ def without_stale(text: str) -> str:
     return "\n\n".join(part for part in text.split("\n\n") if not part.startswith("Stale: "))
 
 
-def environments(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Where each run of a file of results/measured was made."""
-    parts = [record, *record.get("records", [])]
-    return record.get("sessions") or [one["environment"] for one in parts if "environment" in one]
-
-
-def main() -> None:
+def main(options: Namespace) -> None:
     """Write what is out of date, or name it; costs of other sources are only listed."""
-    check = parse(sys.argv[1:]).check
+    check = options.check
     if old := outdated():
         print(f"measured with other sources than those of today: {', '.join(map(shown_path, old))}")
     names = ", ".join(map(shown_path, renew(check) + ([] if check else say_what_is_stale())))

@@ -15,15 +15,19 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lab.console import Parser, count
+from lab.data.prepared import open_prepared
 from lab.files import ROOT, is_run, write_atomically
 from lab.outputs import run_lock
 from lab.provenance import memory_available, usable_cores
-
-if TYPE_CHECKING:
-    from lab.study.cells import Cell
+from lab.run.folder import move_aside
+from lab.run.process import run_fairseq
+from lab.study.cells import MARK, Cell, Plan, cells_of, shortened
+from lab.study.cli import run_study
+from lab.study.declaration import read_study
+from lab.study.page import PAGE
+from lab.study.schedule import gpus
 
 STUDY = "quickstart"
 BYTES = 10**9  # of a training, with its libraries
@@ -63,11 +67,8 @@ def parse(words: Sequence[str]) -> Namespace:
     return options
 
 
-def planned(options: Namespace) -> list["Cell"]:
+def planned(options: Namespace) -> list[Cell]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
-    from lab.study.cells import Plan, cells_of, shortened
-    from lab.study.declaration import read_study
-
     study = read_study(STUDY)
     plan = Plan(study, options.runs)
     if options.updates:
@@ -76,12 +77,8 @@ def planned(options: Namespace) -> list["Cell"]:
     return cells_of(plan, {}, study.seeds)
 
 
-def start_over(cells: Sequence["Cell"]) -> None:
+def start_over(cells: Sequence[Cell]) -> None:
     """Move the runs of this command, their records, page and curves aside; other files stay."""
-    from lab.run.folder import move_aside
-    from lab.study.cells import MARK
-    from lab.study.page import PAGE
-
     out = cells[0].plan.out
     folders = [cell.folder.parent for cell in cells if is_run(cell.folder, MARK)]
     with ExitStack() as locks:
@@ -91,13 +88,8 @@ def start_over(cells: Sequence["Cell"]) -> None:
             move_aside(out, [*folders, *out.glob(PAGE), *out.glob("curves.png")])
 
 
-def continuations(cell: "Cell") -> list[str]:
+def continuations(cell: Cell) -> list[str]:
     """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
-    import torch
-
-    from lab.data.prepared import open_prepared
-    from lab.run.process import run_fairseq
-
     file = cell.folder / "continuations.txt"
     if file.exists():
         return file.read_text().splitlines()
@@ -112,7 +104,7 @@ def continuations(cell: "Cell") -> list[str]:
     ]
     if model := data.sentencepiece_model:
         arguments += ["--bpe", "sentencepiece", "--sentencepiece-model", str(model)]
-    if not torch.cuda.is_available():
+    if not gpus():
         arguments.append("--cpu")
     lines: list[str] = []
     run_fairseq("interactive", arguments, cell.folder / "generate.log", lines.append)
@@ -122,20 +114,16 @@ def continuations(cell: "Cell") -> list[str]:
     return texts
 
 
-def jobs(cells: Sequence["Cell"]) -> int | None:
+def jobs(cells: Sequence[Cell]) -> int | None:
     """How many train side by side: all, if there are cores and memory for them; on GPUs one each."""
-    from lab.study.schedule import gpus
-
     if gpus():
         return None
     return len(cells) if usable_cores() > 1 and memory_available() > len(cells) * BYTES else 1
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Run the study, and show where everything is and what the first model writes."""
     start = time.monotonic()
-    options = parse(sys.argv[1:])
-    from lab.study.cli import run_study
 
     cells = planned(options)
     if options.fresh:

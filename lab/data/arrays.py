@@ -1,54 +1,27 @@
-"""Arrays in NumPy's files, written so that a full disk is an OSError with its number.
+"""Rows of fairseq's indexed data sets and NumPy's arrays, written so that a full disk is an OSError.
 
-`np.save` raises one without, and a write to a mapped array ends the process by SIGBUS.
+`np.save` raises one without its number, and a write to a mapped array ends the process by SIGBUS.
 """
 
-import struct
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
+import torch
+from fairseq.data import Dictionary, indexed_dataset
 from numpy.lib import format as npy
 
-from lab.errors import UserError
-
-# Rows of numbers as fairseq's memory-mapped indexed data sets.
-
-if TYPE_CHECKING:
-    import torch
-    from fairseq.data import Dictionary
-
-MAGIC = b"MMIDIDX\x00\x00"
-HEADER = struct.Struct("<9sQBQ")  # magic, version, code of the numbers' type, number of rows
 ROWS_BETWEEN_REPORTS = 200_000
 
 
-def read_row_lengths(index: Path) -> tuple[array, int]:
-    """The length of every row, and the bytes of one number; UserError for a damaged index."""
-    from fairseq.data import indexed_dataset
-
-    with index.open("rb") as file:
-        header = file.read(HEADER.size)
-        if len(header) < HEADER.size or header[:9] != MAGIC:
-            raise UserError(f"{index} is not the index of a prepared corpus")
-        _, _, code, rows = HEADER.unpack(header)
-        lengths, starts = file.read(4 * rows), file.read()
-    if len(lengths) != 4 * rows or len(starts) != 8 * rows:
-        raise UserError(f"{index} is truncated")
-    return array("i", lengths), indexed_dataset._code_to_dtype[code]().itemsize
-
-
 @contextmanager
-def row_writer(stem: Path, entries: int) -> "Iterator[Callable[[torch.Tensor], None]]":
+def row_writer(stem: Path, entries: int) -> Iterator[Callable[[torch.Tensor], None]]:
     """Gives what appends a row of shape (length,) to STEM.bin; when the block ends well, STEM.idx is written.
 
     `entries` is the size of the dictionary, which decides the type of the numbers.
     """
-    from fairseq.data import indexed_dataset
-
     builder = indexed_dataset.make_builder(f"{stem}.bin", impl="mmap", vocab_size=entries)
     try:
         yield builder.add_item
@@ -59,7 +32,7 @@ def row_writer(stem: Path, entries: int) -> "Iterator[Callable[[torch.Tensor], N
     builder.finalize(f"{stem}.idx")
 
 
-def write_rows(stem: Path, rows: "Iterable[torch.Tensor]", entries: int) -> list[int]:
+def write_rows(stem: Path, rows: Iterable[torch.Tensor], entries: int) -> list[int]:
     """Write all rows; returns their lengths."""
     lengths = []
     with row_writer(stem, entries) as add:
@@ -71,13 +44,11 @@ def write_rows(stem: Path, rows: "Iterable[torch.Tensor]", entries: int) -> list
     return lengths
 
 
-def numbered(lines: Iterable[str], dictionary: "Dictionary") -> "Iterator[torch.Tensor]":
+def numbered(lines: Iterable[str], dictionary: Dictionary) -> Iterator[torch.Tensor]:
     """The words of each line as numbers of the dictionary, `</s>` at the end: int32 of shape (length,).
 
     What `dictionary.encode_line` gives, which fills a tensor number by number.
     """
-    import torch
-
     indices, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()
     for line in lines:
         numbers = [indices.get(word, unknown) for word in line.split()]

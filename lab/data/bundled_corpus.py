@@ -1,4 +1,4 @@
-"""Prepare a small English corpus that needs no download: CPython's own language reference.
+"""A small English corpus that needs no download: CPython's own language reference.
 
 Every CPython ships the reference as `pydoc_data.topics` (about 65,000 words, for `help("for")`).
 Its prose is cut into one document a section, each passage kept once, and split by document.
@@ -7,27 +7,18 @@ Its prose is cut into one document a section, each passage kept once, and split 
 import hashlib
 import math
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from lab.console import Parser, count
-from lab.data.preparation import (
-    SPLITS,
-    Split,
-    add_dest,
-    check_settings,
-    describe,
-    finish,
-    prepare_once,
-    text_path,
-)
+from lab.data.preparation import Split, check_settings, describe, finish, prepare_once, text_path
+from lab.data.prepared import SPLITS
 from lab.data.tokenization import learn_pieces
 from lab.errors import UserError
 
 CORPUS = "python-reference"
-VOCABULARY = 2000
 HELD_OUT = 0.1
 """Share of the words in each of valid and test."""
 
@@ -67,17 +58,8 @@ class Document:
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
 
-def main() -> None:
-    parser = Parser("data-prep/bundled_corpus.sh", __doc__)
-    add_dest(parser)
-    parser.add_argument(
-        "--vocab-size",
-        type=count,
-        default=VOCABULARY,
-        metavar="N",
-        help="size of fairseq's dictionary of sentencepiece pieces (default %(default)s)",
-    )
-    arguments = parser.parse_args()
+def main(arguments: Namespace) -> None:
+    """Prepare it, or check what is there."""
     dest, size = arguments.dest, arguments.vocab_size
     manifest = prepare_once(dest, lambda folder: prepare(load_topics(), size, folder))
     check_settings(dest, manifest, {"corpus": CORPUS, "vocabulary": size})

@@ -1,11 +1,5 @@
-"""Prepare GLUE tasks for fine-tuning RoBERTa models: check, encode with the model's tokeniser, binarise.
+"""GLUE's tasks for fine-tuning RoBERTa models: checked, encoded with the model's tokeniser, binarised."""
 
-FOLDER holds a folder a task with the files of the original download (train.tsv, dev.tsv, test.tsv;
-MNLI dev_matched.tsv …; .tsv.gz as well; MRPC also as msr_paraphrase_*.txt with dev_ids.tsv). Each
-task becomes a folder of --dest that fairseq's sentence_prediction task reads.
-"""
-
-import argparse
 import functools
 import gzip
 import hashlib
@@ -13,17 +7,19 @@ import json
 import os
 import shutil
 import zlib
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lab.console import Parser
+import torch
+from fairseq.data import Dictionary
+
 from lab.data.arrays import numbered, write_rows
-from lab.data.preparation import add_dest, check_accepted, prepare_once, read_manifest, write_manifest
-from lab.data.processes import worker_count
-from lab.data.tokenization import DICTIONARY, TextEncoder, encode_all, tokenizer_fingerprint
+from lab.data.preparation import check_accepted, prepare_once, write_manifest
+from lab.data.prepared import DICTIONARY, read_manifest
+from lab.data.tokenization import TextEncoder, encode_all, tokenizer_fingerprint, worker_count
 from lab.errors import UserError
 from lab.glue_tasks import TASKS, GlueTask, glue_task
 from lab.outputs import check_output_folder
@@ -221,24 +217,8 @@ class LineReader:
             raise UserError(f"{self.path} is damaged ({error}); get it again") from None
 
 
-if TYPE_CHECKING:
-    import torch
-    from fairseq.data import Dictionary
-
-EPILOG = f"""
-tasks: {", ".join(TASKS)}
-
-A split with another number of examples than published is an error. With --partial any number will
-do, a missing dev split too, and samples are taken where train.tsv is missing (train.sample.json and
-dev.sample.json, else train.kshot.tsv and dev.kshot.tsv, all of them parts of the published train
-file); preparation.json then says "partial": true, and no result from it may be put beside a published
-one. Labels are classes in the order of label/dict.txt; STS-B's scores are divided by 5. A task that
-is ready is left as it is, so after an interruption the same command continues.
-"""
-
-
-def main() -> None:
-    arguments = parse_arguments()
+def main(arguments: Namespace) -> None:
+    """Prepare the tasks, or check what is there."""
     check_output_folder(arguments.dest, "--dest")
     tasks = find_tasks(arguments.folder, arguments.task)
     sources = {
@@ -252,29 +232,6 @@ def main() -> None:
         check_same(manifest, arguments.tokenizer_from, dest, arguments.partial)
         check_sources(manifest, found, dest)
         print(f"{dest} is ready: {describe(manifest)}", flush=True)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = Parser("data-prep/glue.sh", __doc__, epilog=EPILOG)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the original files, a folder a task")
-    parser.add_argument(
-        "--tokenizer-from",
-        required=True,
-        type=Path,
-        metavar="PREPARED",
-        help="the folder made by roberta.sh that the model was pre-trained on",
-    )
-    add_dest(parser)
-    parser.add_argument(
-        "--task",
-        action="append",
-        metavar="TASK",
-        help="only this one; may be repeated (default: all tasks that FOLDER holds)",
-    )
-    parser.add_argument(
-        "--partial", action="store_true", help="accept parts and samples of the published files"
-    )
-    return parser.parse_args()
 
 
 def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
@@ -331,7 +288,7 @@ def describe(manifest: dict) -> str:
 
 
 def prepare(
-    arguments: argparse.Namespace,
+    arguments: Namespace,
     task: GlueTask,
     sources: dict[str, Source],
     encoder: TextEncoder,
@@ -343,8 +300,6 @@ def prepare(
         if split in sources:
             splits[split] = read_examples(sources[split], task, split)
             check_size(splits[split], task, split, arguments.partial)
-    from fairseq.data import Dictionary
-
     for name in (DICTIONARY, *encoder.files):
         shutil.copyfile(arguments.tokenizer_from / name, folder / name)
     dictionary = Dictionary.load(str(folder / DICTIONARY))
@@ -404,7 +359,7 @@ def split_entry(task: GlueTask, examples: Examples, longest: int) -> dict:
 
 
 def write_inputs(
-    folder: Path, split: str, examples: Examples, encoder: TextEncoder, dictionary: "Dictionary"
+    folder: Path, split: str, examples: Examples, encoder: TextEncoder, dictionary: Dictionary
 ) -> int:
     """Write input0 and input1; returns the tokens of the longest `<s> a </s> </s> b </s>`."""
     lengths = [0] * len(examples.sentences)
@@ -418,7 +373,7 @@ def write_inputs(
     return max(lengths)
 
 
-def known(rows: "Iterable[torch.Tensor]", dictionary: "Dictionary") -> "Iterator[torch.Tensor]":
+def known(rows: Iterable[torch.Tensor], dictionary: Dictionary) -> Iterator[torch.Tensor]:
     """The rows; UserError for one with the number of an unknown token."""
     for row in rows:
         if (row == dictionary.unk()).any():
@@ -428,8 +383,6 @@ def known(rows: "Iterable[torch.Tensor]", dictionary: "Dictionary") -> "Iterator
 
 def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> None:
     """Write the labels of all splits that have some: rows of a label and `</s>`, or scores as text."""
-    from fairseq.data import Dictionary
-
     place = folder / "label"
     place.mkdir()
     labelled = {split: examples.labels for split, examples in splits.items() if examples.labels is not None}

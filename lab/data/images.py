@@ -1,16 +1,5 @@
-"""Prepare images for --task pixels and image_classification: arrays mapped from the disk, and a JSON.
+"""Images for --task pixels and image_classification: arrays mapped from the disk, and a JSON."""
 
-SET is digits (8 x 8, comes with scikit-learn, no download), mnist (a folder with the four idx files, packed
-or not), cifar10 (cifar-10-binary.tar.gz or its folder) or dogs-vs-cats (kagglecatsanddogs_5340.zip or
-train.zip, or the folder of one of them; images that cannot be read are left out and named). valid is the last
-5,000 images of train (a tenth if there are fewer than 50,000), of digits 250, of Dogs vs Cats a fifth,
-which is also its test split.
-
-    data-prep/images.sh digits --dest data/images/digits
-    data-prep/images.sh mnist --from ~/Downloads --dest data/images/mnist
-"""
-
-import argparse
 import gzip
 import io
 import re
@@ -18,6 +7,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,11 +19,10 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from lab.console import Parser, count
 from lab.data.arrays import save_array
 from lab.data.lra.images import CIFAR_SIDE, CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
 from lab.data.lra.tasks import find_source, lra_tasks
-from lab.data.preparation import add_dest, check_accepted, check_settings, prepare_once, write_manifest
+from lab.data.preparation import check_accepted, check_settings, prepare_once, write_manifest
 from lab.data.published import CORPORA
 from lab.errors import UserError
 from lab.files import sha256_of
@@ -66,7 +55,7 @@ class ImageSet:
     unreadable: tuple[str, ...] = ()
 
 
-def read_digits(options: argparse.Namespace) -> ImageSet:
+def read_digits(options: Namespace) -> ImageSet:
     """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; nothing is read."""
     if options.source is not None:
         raise UserError("digits come with scikit-learn; leave --from out")
@@ -81,7 +70,7 @@ def read_digits(options: argparse.Namespace) -> ImageSet:
     return ImageSet(splits, 17, tuple(map(str, range(10))), {}, None)
 
 
-def read_mnist(options: argparse.Namespace) -> ImageSet:
+def read_mnist(options: Namespace) -> ImageSet:
     """MNIST from a folder with its four idx files, packed or not; the last of train are valid."""
     source, partial = options.source, options.partial
     if source is None:
@@ -156,7 +145,7 @@ def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=size).reshape(items, *shape)
 
 
-def read_cifar10(options: argparse.Namespace) -> ImageSet:
+def read_cifar10(options: Namespace) -> ImageSet:
     """CIFAR-10's binary version, the archive or its folder; the last of train are valid."""
     [task] = lra_tasks("image")
     if options.source is None:
@@ -189,7 +178,7 @@ def hold_out(train: Part, test: Part) -> dict[str, Part]:
     }
 
 
-READERS: dict[str, Callable[[argparse.Namespace], ImageSet]] = {
+READERS: dict[str, Callable[[Namespace], ImageSet]] = {
     "digits": read_digits,
     "mnist": read_mnist,
     "cifar10": read_cifar10,
@@ -201,7 +190,7 @@ def interleaved(planes: np.ndarray) -> np.ndarray:
     return planes.reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
 
 
-def as_asked(read: ImageSet, options: argparse.Namespace) -> ImageSet:
+def as_asked(read: ImageSet, options: Namespace) -> ImageSet:
     """The set in grey and smaller if the options say so; UserError for grey images and for other sizes."""
     splits = {}
     for split, (images, labels) in read.splits.items():
@@ -256,7 +245,7 @@ class Photograph:
     content: Callable[[], bytes]
 
 
-def read_dogs_vs_cats(options: argparse.Namespace, scratch: Path) -> ImageSet:
+def read_dogs_vs_cats(options: Namespace, scratch: Path) -> ImageSet:
     """Two splits, the second of them a fifth of each class: valid, which is also what is tested on.
 
     Training images are resized to a square; of the others the short side is resized to 8/7 of its side, and
@@ -319,9 +308,7 @@ def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         yield name, partial(archive.read, name)
 
 
-def check_original(
-    options: argparse.Namespace, found: Sequence[Photograph]
-) -> tuple[bool | None, dict[str, str]]:
+def check_original(options: Namespace, found: Sequence[Photograph]) -> tuple[bool | None, dict[str, str]]:
     """Whether these are the original photographs, None if nobody can tell; and the sha256 of a zip file.
 
     Raises UserError if they are not, unless the options take others.
@@ -403,11 +390,8 @@ def decoded(photograph: Photograph, side: int, grey: bool, whole: bool) -> np.nd
     return np.asarray(image).reshape(side, side, -1)
 
 
-SETS = ("digits", "mnist", "cifar10", "dogs-vs-cats")
-
-
-def main() -> None:
-    options = parse_arguments()
+def main(options: Namespace) -> None:
+    """Prepare a set, or check what is there."""
     manifest = prepare_images(options)
     sizes = ", ".join(f"{split['images']:,} {name}" for name, split in manifest["splits"].items())
     size = f"{manifest['height']} x {manifest['width']} x {manifest['channels']}"
@@ -418,7 +402,7 @@ def main() -> None:
     )
 
 
-def prepare_images(options: argparse.Namespace) -> dict:
+def prepare_images(options: Namespace) -> dict:
     """The manifest of --dest, which is made unless it is there.
 
     Raises UserError if the set cannot be read, or --dest holds another, or the set in another size.
@@ -461,27 +445,3 @@ def prepare_images(options: argparse.Namespace) -> dict:
     accepted = options.partial or manifest["verified"] is not False
     check_accepted(options.dest, "other files than the original ones", accepted, "--partial")
     return manifest
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = Parser("data-prep/images.sh", __doc__)
-    parser.add_argument("set", choices=SETS, metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="folder or archive")
-    add_dest(parser)
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="take other files than the original ones, such as a sample; every table then says so",
-    )
-    parser.add_argument("--grey", action="store_true", help="one channel instead of three")
-    parser.add_argument(
-        "--size",
-        type=count,
-        metavar="PIXELS",
-        help="side of the images: of dogs-vs-cats any (default: 224), of the others a divisor of theirs, "
-        "whose squares become their means",
-    )
-    options = parser.parse_args()
-    if options.source is not None and not options.source.exists():
-        raise UserError(f"--from: there is no {options.source}")
-    return options

@@ -1,19 +1,19 @@
-"""Prepare a text for pre-training RoBERTa models: check, cut into documents, tokenise, binarise.
+"""A text for pre-training RoBERTa models: cut into documents, tokenised, binarised.
 
 Documents are kept together, one empty line between them, as fairseq's masked_lm task wants them for
 --sample-break-mode complete or complete_doc. Tokens are RoBERTa's (GPT-2's byte-level pairs and
 fairseq's dictionary: 50,265 entries with the mask, which fairseq adds), or sentencepiece's.
 """
 
-import argparse
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
-from lab.console import Parser, count
 from lab.data import texts
+from lab.data.published import OWN_TEXT
 from lab.data.tokenization import (
     GPT2Encoder,
     SentencePieceEncoder,
@@ -28,21 +28,9 @@ TOKENIZERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEn
 TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 """The title of an article of WikiText's; its sections have more equals signs."""
 
-EPILOG = """
-corpora:
-  wikitext-103-raw, wikitext-2-raw   WikiText before rare words became <unk>: what RoBERTa models of
-                                     the papers are trained on
-  wikitext-103, wikitext-2           WikiText as language models take it, with <unk>
-  text                               a text of your own, in the folder given with --from; an empty line
-                                     ends a document
-WikiText is downloaded unless --from or --url is given, and must be the published one. RoBERTa's
-vocabulary is downloaded to the folder gpt2_bpe beside --dest unless --gpt2-bpe is given, and checked,
-too. After an interruption, run the same command again; it continues.
-"""
 
-
-def main() -> None:
-    arguments = parse_arguments()
+def main(arguments: Namespace) -> None:
+    """Prepare it, or check what is there."""
     clean = TOKENIZERS[arguments.tokenizer].clean
 
     def write(reader: texts.SplitReader, target: Path) -> int:
@@ -58,41 +46,7 @@ def main() -> None:
     texts.prepare(arguments, find_tokenizer, write, check)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = Parser("data-prep/roberta.sh", __doc__, epilog=EPILOG)
-    parser.add_argument("corpus", choices=[*texts.CORPORA, texts.OWN_TEXT])
-    texts.add_places(
-        parser,
-        "wiki.{train,valid,test}.raw, wiki.{train,valid,test}.tokens or {train,valid,test}.txt",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        choices=TOKENIZERS,
-        default=GPT2Encoder.name,
-        help="RoBERTa's own (default), or pieces learnt from the train split",
-    )
-    parser.add_argument(
-        "--vocab-size",
-        type=count,
-        metavar="N",
-        help="size of fairseq's dictionary with sentencepiece, without the mask "
-        f"(default {texts.VOCABULARY})",
-    )
-    parser.add_argument(
-        "--gpt2-bpe", type=Path, metavar="FOLDER", help="folder with encoder.json, vocab.bpe and dict.txt"
-    )
-    arguments = parser.parse_args()
-    if arguments.corpus == texts.OWN_TEXT and not arguments.source:
-        parser.error("a text of your own needs --from, the folder it lies in")
-    if arguments.tokenizer == GPT2Encoder.name and arguments.vocab_size:
-        parser.error("--vocab-size goes with --tokenizer sentencepiece")
-    if arguments.tokenizer != GPT2Encoder.name and arguments.gpt2_bpe:
-        parser.error("--gpt2-bpe goes with --tokenizer gpt2")
-    arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
-    return arguments
-
-
-def find_tokenizer(arguments: argparse.Namespace) -> Tokenize:
+def find_tokenizer(arguments: Namespace) -> Tokenize:
     """The tokeniser asked for; GPT-2's files are found or fetched now."""
     if arguments.tokenizer == GPT2Encoder.name:
         files = find_gpt2_files(arguments.gpt2_bpe, arguments.dest.parent)
@@ -105,7 +59,7 @@ def write_documents(reader: texts.SplitReader, clean: Callable[[str], str], targ
 
     fairseq's `--sample-break-mode complete_doc` starts a new sample where it meets an empty line.
     """
-    cut = documents_by_empty_lines if reader.corpus == texts.OWN_TEXT else documents_by_titles
+    cut = documents_by_empty_lines if reader.corpus == OWN_TEXT else documents_by_titles
     number = 0
     with target.open("w", encoding="utf-8", newline="\n") as output:
         for number, document in enumerate(cut(reader.lines()), 1):

@@ -6,31 +6,25 @@ complete, so that the final name never holds half a corpus. `preparation.json` s
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from fairseq.data import Dictionary
 
 from conventions import OUT_OF_SPACE, PREPARED
 from conventions.content import HASHES, hashes_of
-from conventions.files import check_no_pipe
-from lab.console import Parser, path
 from lab.data.arrays import numbered, write_rows
-from lab.data.tokenization import DICTIONARY, Tokenize
+from lab.data.prepared import DICTIONARY, read_manifest
+from lab.data.tokenization import Tokenize
 from lab.errors import UserError
 from lab.files import RUN_MARK, begin, made_folder, write_json
 from lab.outputs import check_output_folder
 
-if TYPE_CHECKING:
-    from fairseq.data import Dictionary
-
-SPLITS = ("train", "valid", "test")
 COMMANDS = "data-prep"
-# What is counted of a split, as far as it is.
-COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
 
 
 @dataclass(frozen=True)
@@ -53,40 +47,6 @@ Build = Callable[[Path], dict]
 def text_path(folder: Path, split: str) -> Path:
     """Where a split's plain text lies while the folder is made."""
     return folder / f"{split}.txt"
-
-
-def read_manifest(folder: Path) -> dict | None:
-    """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return None
-    check_no_pipe(folder)
-    try:
-        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        manifest = None
-    if not manifest or not is_manifest(manifest) or "files" not in manifest:
-        raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
-    for name, size in manifest["files"].items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            raise UserError(
-                f"{file} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
-                "and prepare again"
-            )
-    return manifest
-
-
-def is_manifest(manifest: Any) -> bool:
-    """True if the manifest has the expected schema."""
-    if not isinstance(manifest, dict):
-        return False
-    splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
-    if not isinstance(splits, dict) or not isinstance(sizes, dict):
-        return False
-    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
-    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
-    counts += [*sizes.values(), *(manifest[key] for key in ("vocabulary",) if key in manifest)]
-    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def describe(manifest: dict) -> str:
@@ -161,17 +121,6 @@ def check_accepted(dest: Path, made_from: str, accepted: bool, option: str) -> N
         )
 
 
-def add_dest(parser: Parser) -> None:
-    """--dest, the same for every command."""
-    parser.add_argument(
-        "--dest", type=_absolute, required=True, metavar="FOLDER", help="where the result goes"
-    )
-
-
-def _absolute(text: str) -> Path:
-    return Path(os.path.abspath(path(text)))
-
-
 def _lock(folder: Path) -> int:
     """Create and lock `folder`; the lock dies with this process and those it has started.
 
@@ -219,8 +168,6 @@ def finish(
     `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
     that the text came from, if any.
     """
-    from fairseq.data import Dictionary
-
     tokenizer = tokenize({split: text_path(folder, split) for split in splits})
     dictionary = Dictionary.load(str(folder / DICTIONARY))
     entries = {}
@@ -242,7 +189,7 @@ def finish(
     return write_manifest(folder, manifest)
 
 
-def _binarise(folder: Path, split: str, dictionary: "Dictionary") -> int:
+def _binarise(folder: Path, split: str, dictionary: Dictionary) -> int:
     """Replace a split's text by its rows, as fairseq-preprocess writes them; returns their tokens."""
     print(f"Binarising {split} ...", flush=True)
     text = text_path(folder, split)

@@ -5,6 +5,8 @@ the start. `preparation.json`, which data-prep/ writes, adds how tokens relate t
 """
 
 import json
+import struct
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,26 @@ from typing import Any
 from conventions import PREPARED
 from conventions.content import check_prepared
 from conventions.files import check_no_pipe
-from lab.data.arrays import read_row_lengths
-from lab.data.preparation import SPLITS, is_manifest
 from lab.errors import UserError
 from lab.files import known_sha256
 
 PREPARE = "prepare it again with a script of data-prep/"
+SPLITS = ("train", "valid", "test")
+COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
+"""What is counted of a split, as far as it is."""
+
+WORDS, PIECES, BYTE_PAIRS = "words", "sentencepiece", "gpt2"
+"""The tokenisers, as `tokenizer` in preparation.json."""
+DICTIONARY = "dict.txt"
+BYTE_PAIR_FILES, PIECE_FILES = ("encoder.json", "vocab.bpe"), ("sentencepiece.bpe.model",)
+VOCABULARY_FILES = (DICTIONARY, *BYTE_PAIR_FILES, *PIECE_FILES)
+"""What says how text becomes numbers, in a prepared folder and beside a checkpoint."""
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQ")
+"""Of fairseq's memory-mapped index: magic, version, code of the numbers' type, number of rows."""
+ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
+"""The bytes of a number by the code of its type in `fairseq.data.indexed_dataset`."""
 
 # What a record says about its data: the part of the manifest that decides a result.
 CORPUS = "corpus"
@@ -39,12 +55,12 @@ class PreparedData:
     @property
     def dictionary(self) -> Path:
         """The file with the vocabulary."""
-        return self.folder / "dict.txt"
+        return self.folder / DICTIONARY
 
     @property
     def sentencepiece_model(self) -> Path | None:
         """The sentencepiece model, None if the tokens are whole words."""
-        model = self.folder / "sentencepiece.bpe.model"
+        model = self.folder / PIECE_FILES[0]
         return model if model.is_file() else None
 
     def splits(self) -> list[str]:
@@ -109,13 +125,60 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
         raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}")
     data = PreparedData(folder, manifest)
     check_dictionary(data.dictionary)
-    size = manifest.get("files", {}).get("dict.txt")
+    size = manifest.get("files", {}).get(DICTIONARY)
     if size not in (None, data.dictionary.stat().st_size):
         raise UserError(f"{data.dictionary} is not {size} bytes long as it was made; {PREPARE}")
     for split in splits:
         data.tokens(split)
     check_prepared(folder, *splits)
     return data
+
+
+def read_manifest(folder: Path) -> dict | None:
+    """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    check_no_pipe(folder)
+    try:
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        manifest = None
+    if not manifest or not is_manifest(manifest) or "files" not in manifest:
+        raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
+    for name, size in manifest["files"].items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise UserError(
+                f"{file} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
+                "and prepare again"
+            )
+    return manifest
+
+
+def is_manifest(manifest: Any) -> bool:
+    """True if the manifest has the expected schema."""
+    if not isinstance(manifest, dict):
+        return False
+    splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
+    if not isinstance(splits, dict) or not isinstance(sizes, dict):
+        return False
+    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
+    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
+    counts += [*sizes.values(), *(manifest[key] for key in ("vocabulary",) if key in manifest)]
+    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
+
+
+def read_row_lengths(index: Path) -> tuple[array, int]:
+    """The length of every row, and the bytes of one number; UserError for a damaged index."""
+    with index.open("rb") as file:
+        header = file.read(HEADER.size)
+        if len(header) < HEADER.size or header[:9] != MAGIC:
+            raise UserError(f"{index} is not the index of a prepared corpus")
+        _, _, code, rows = HEADER.unpack(header)
+        lengths, starts = file.read(4 * rows), file.read()
+    if len(lengths) != 4 * rows or len(starts) != 8 * rows:
+        raise UserError(f"{index} is truncated")
+    return array("i", lengths), ITEM_BYTES[code]
 
 
 def check_dictionary(path: Path) -> None:

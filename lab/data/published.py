@@ -6,6 +6,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from argparse import Namespace
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from conventions.files import open_to_append
-from lab.console import Parser
 from lab.errors import UserError
 from lab.files import ROOT, made_folder, read_json, shown_path
 
@@ -23,14 +23,6 @@ SILENCE = 60
 
 USER_AGENT = "transnormer-data-prep/1.0"
 """Some hosts answer Python's own name with 403."""
-
-
-CHECK = """\
-Ask whether the corpora's addresses still answer; nothing is downloaded.
-
-One line per address of data-prep/sources.json: ok, CHANGED (another size than published) or DEAD, and
-what to do then. The exit code is 0 only if all are ok.
-"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +60,18 @@ def read_corpus(name: str, entry: dict[str, Any]) -> Corpus:
 CORPORA = {
     name: read_corpus(name, entry) for name, entry in read_json(ROOT / "data-prep" / "sources.json").items()
 }
+
+
+OWN_TEXT = "text"
+"""A user's own, of which nothing is published."""
+TEXTS = {name: corpus for name, corpus in CORPORA.items() if "splits" in corpus.entry}
+URL_VARIABLE = "WIKITEXT_URL"
+
+
+def archive_url(corpus: Corpus) -> str:
+    """The address of its zip."""
+    [file] = corpus.files.values()
+    return file.url
 
 
 def fetch(url: str, path: Path, other_sources: str) -> None:
@@ -194,10 +198,9 @@ class Answer:
     reason: str = ""
 
 
-def main() -> None:
-    parser = Parser("data-prep/check_sources.sh", CHECK)
-    parser.add_argument("corpus", nargs="*", metavar="CORPUS", help=f"{', '.join(CORPORA)} (default: all)")
-    names = parser.parse_args().corpus or list(CORPORA)
+def main(options: Namespace) -> None:
+    """Ask each address."""
+    names = options.corpus or list(CORPORA)
     for name in names:
         if name not in CORPORA:
             raise UserError(f"there is no corpus {name}; choose from {', '.join(CORPORA)}")

@@ -1,11 +1,11 @@
 """Text corpora in three splits, found or downloaded and checked, for wikitext.sh, text.sh and roberta.sh."""
 
-import argparse
 import gzip
 import hashlib
 import os
 import zipfile
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from lab.console import Parser
-from lab.data import published
 from lab.data.preparation import (
-    SPLITS,
     Split,
-    add_dest,
     check_accepted,
     check_settings,
     describe,
@@ -26,52 +22,22 @@ from lab.data.preparation import (
     prepare_once,
     text_path,
 )
-from lab.data.published import address_mark, fetch
-from lab.data.tokenization import SentencePieceEncoder, Tokenize
+from lab.data.prepared import PIECES, SPLITS
+from lab.data.published import OWN_TEXT, TEXTS, URL_VARIABLE, address_mark, archive_url, fetch
+from lab.data.tokenization import Tokenize
 from lab.errors import UserError
 
-CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
-OWN_TEXT = "text"
-"""A user's own, of which nothing is published."""
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 READ_FIRST = ("valid", "test", "train")  # the small ones
 NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
-URL_VARIABLE = "WIKITEXT_URL"
-VOCABULARY = 4000
-"""Pieces learnt from a text unless --vocab-size says otherwise."""
 
 Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
 
 
-def archive_url(corpus: published.Corpus) -> str:
-    """The address of its zip."""
-    [file] = corpus.files.values()
-    return file.url
-
-
-def add_places(parser: Parser, files: str) -> None:
-    """The options that say where the text comes from, in which `files`, and where the result goes."""
-    add_dest(parser)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        metavar="PATH",
-        help=f"folder with {files}, each plain or packed as .gz; or the zip as published",
-    )
-    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
-    parser.add_argument(
-        "--allow-unverified",
-        action="store_true",
-        help="only warn where the counts or checksums of WikiText are not the published ones",
-    )
-
-
 def prepare(
-    arguments: argparse.Namespace,
-    find_tokenizer: Callable[[argparse.Namespace], Tokenize],
+    arguments: Namespace,
+    find_tokenizer: Callable[[Namespace], Tokenize],
     write: Write,
     check: Callable[[dict], None] = lambda manifest: None,
 ) -> None:
@@ -84,7 +50,7 @@ def prepare(
     settings = {"corpus": arguments.corpus}
     if arguments.tokenizer:  # else another folder's vocabulary settles it
         settings["tokenizer"] = arguments.tokenizer
-    if arguments.tokenizer == SentencePieceEncoder.name:
+    if arguments.tokenizer == PIECES:
         settings["vocabulary"] = arguments.vocab_size
 
     def build(folder: Path) -> dict:
@@ -107,7 +73,7 @@ def prepare(
 
 
 def read_splits(
-    arguments: argparse.Namespace, source: Path, write: Write, folder: Path
+    arguments: Namespace, source: Path, write: Write, folder: Path
 ) -> tuple[dict[str, Split], bool | None]:
     """Read, check and `write` the splits; also whether they are the published ones, None if none are."""
     splits, complaints, own = {}, [], arguments.corpus == OWN_TEXT
@@ -131,7 +97,7 @@ def read_splits(
     return {name: splits[name] for name in SPLITS}, None if own else not complaints
 
 
-def check_source(manifest: dict, arguments: argparse.Namespace) -> None:
+def check_source(manifest: dict, arguments: Namespace) -> None:
     """Raise UserError if the folder --dest was made from a different text than --from gives."""
     if not arguments.source:
         return
@@ -152,13 +118,13 @@ def check_source(manifest: dict, arguments: argparse.Namespace) -> None:
             )
 
 
-def find_source(arguments: argparse.Namespace) -> Path:
+def find_source(arguments: Namespace) -> Path:
     """The folder or zip to read; a download lies beside --dest, for the next preparation too."""
     if arguments.source:
         if not arguments.source.exists():
             raise UserError(f"{arguments.source} (given with --from) does not exist")
         return arguments.source
-    corpus = CORPORA[arguments.corpus]
+    corpus = TEXTS[arguments.corpus]
     url = arguments.url or os.environ.get(URL_VARIABLE) or archive_url(corpus)
     stem = Path(urlsplit(url).path).stem or arguments.corpus
     archive = arguments.dest.with_name(f"{stem}-{address_mark(url)}.zip")
@@ -174,7 +140,7 @@ def find_source(arguments: argparse.Namespace) -> Path:
 
 def compare(corpus: str, split: str, text: Split) -> str:
     """What is wrong with a split, in words; empty if it is the published one."""
-    expected = CORPORA[corpus].entry["splits"][split]
+    expected = TEXTS[corpus].entry["splits"][split]
     if text.words != expected.get("words", text.words):
         return (
             f"the {split} split has {text.words:,} words instead of {expected['words']:,}, "

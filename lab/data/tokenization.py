@@ -19,18 +19,27 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lab.data.processes import worker_count, worker_pool
+import torch
+from fairseq.data import Dictionary
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tiktoken import Encoding
+
+from lab.children import worker_pool
+from lab.data.prepared import (
+    BYTE_PAIR_FILES,
+    BYTE_PAIRS,
+    DICTIONARY,
+    PIECE_FILES,
+    PIECES,
+    VOCABULARY_FILES,
+    WORDS,
+)
 from lab.data.published import CORPORA, Corpus, download
 from lab.errors import UserError
 from lab.files import sha256_of
+from lab.provenance import usable_cores
 
-if TYPE_CHECKING:
-    import torch
-    from fairseq.data import Dictionary
-
-DICTIONARY = "dict.txt"
 SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 """What every fairseq dictionary starts with and its file leaves out."""
 
@@ -48,6 +57,8 @@ BATCHES_AT_ONCE = 8
 """For each process: what is read ahead, and then waited for."""
 
 LINES_BETWEEN_REPORTS = 100_000
+BYTES_PER_WORKER = 4_000_000
+MOST_WORKERS = 16
 LONGEST_LINE = 1 << 24
 """Bytes; sentencepiece leaves longer lines out of its training (its default is 4,192)."""
 
@@ -115,12 +126,9 @@ def gpt2_ranks(encoder: Path, pairs: Path) -> dict[bytes, int]:
 class GPT2Encoder(TextEncoder):
     """GPT-2's byte-level BPE by tiktoken; a token is the index of a pair (Radford et al. 2019)."""
 
-    name = "gpt2"
-    files = ("encoder.json", "vocab.bpe")
+    name, files = BYTE_PAIRS, BYTE_PAIR_FILES
 
     def __init__(self, folder: Path) -> None:
-        from tiktoken import Encoding
-
         ranks = gpt2_ranks(*(folder / name for name in self.files))
         self.pairs = Encoding("gpt2", pat_str=GPT2_WORDS, mergeable_ranks=ranks, special_tokens={})
 
@@ -141,12 +149,9 @@ class GPT2Encoder(TextEncoder):
 class SentencePieceEncoder(TextEncoder):
     """The pieces learnt from a train split."""
 
-    name = "sentencepiece"
-    files = ("sentencepiece.bpe.model",)
+    name, files = PIECES, PIECE_FILES
 
     def __init__(self, folder: Path) -> None:
-        from sentencepiece import SentencePieceProcessor
-
         self.processor = SentencePieceProcessor(model_proto=(folder / self.files[0]).read_bytes())
 
     @staticmethod
@@ -163,8 +168,9 @@ class SentencePieceEncoder(TextEncoder):
         return self.processor.decode_pieces(tokens.split())
 
 
-# What says how text becomes numbers, in a prepared folder and beside a checkpoint.
-VOCABULARY_FILES = (DICTIONARY, *GPT2Encoder.files, *SentencePieceEncoder.files)
+def worker_count(size: int) -> int:
+    """Processes worth starting for a text of `size` bytes."""
+    return max(1, min(usable_cores(), size // BYTES_PER_WORKER, MOST_WORKERS))
 
 
 def encode_all(encoder: TextEncoder, texts: Iterable[str], workers: int) -> Iterator[str]:
@@ -200,8 +206,6 @@ def encode_sentences(encoder: TextEncoder, dictionary: Dictionary, sentences: Se
     It is what fairseq's sentence_prediction task makes of the prepared files with
     `--init-token 0 --separator-token 2`.
     """
-    import torch
-
     parts = [torch.tensor([dictionary.bos()])]
     for number, sentence in enumerate(sentences):
         separator = [dictionary.eos()] if number else []
@@ -228,7 +232,6 @@ Tokenize = Callable[[dict[str, Path]], str]
 
 Returns its name, as `tokenizer` in preparation.json.
 """
-WORDS = "words"
 
 
 def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEncoder] | None) -> str:
@@ -246,8 +249,6 @@ def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEnco
 
 def count_words(texts: dict[str, Path]) -> str:
     """Take the words of the train split; the text is as it shall be, only the dictionary is written."""
-    from fairseq.data import Dictionary
-
     counts: Counter[str] = Counter()
     for line in _lines(texts["train"]):
         counts.update(line.split())
@@ -303,8 +304,6 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
     BPE only counts, and the model names no file: the same text gives the same bytes. The text is not changed
     (no Unicode normalisation), so decoding returns it.
     """
-    from sentencepiece import SentencePieceTrainer
-
     model = io.BytesIO()
     own = len(SPECIAL_SYMBOLS) - 1  # that fairseq adds; sentencepiece counts its own <unk>
     try:

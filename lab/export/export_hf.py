@@ -1,54 +1,19 @@
-"""Export a model for `transformers`: weights, configuration, tokeniser, model card, plain PyTorch.
+"""The command `export`: a folder that `transformers` loads without fairseq and without this project."""
 
-DIR then loads anywhere with torch and transformers, without fairseq and without this project:
-
-    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)      # a language model
-    AutoModelForMaskedLM.from_pretrained(DIR, trust_remote_code=True)      # an encoder
-
-Exported are models whose layers have the attentions softmax, elu, norm, diag, lln and lln_diag.
-"""
-
-import argparse
 import json
 import os
-import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
-from lab.console import Parser
 from lab.export.exported import load_source, model_files, tokenizer_files
 from lab.export.model_card import model_card, read_run
 from lab.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
 from lab.outputs import MARK, check_output_folder
 from lab.run.checkpoint import check_reads_text, read_checkpoint
-from lab.run.folder import whole_checkpoint
+from lab.run.resuming import whole_checkpoint
 
 COMMAND = "export_hf.sh"
 CARD = "README.md"
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/lab.sh export", __doc__)
-    parser.add_argument(
-        "checkpoint",
-        type=Path,
-        metavar="CHECKPOINT",
-        help="of fairseq-train, train_lm.sh, pretrain_roberta.sh or finetune_glue.sh",
-    )
-    parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one exported before")
-    parser.add_argument(
-        "--head",
-        metavar="NAME",
-        help="of an encoder: this classification head instead of the masked-LM head "
-        "(AutoModelForSequenceClassification)",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="with dict.txt and the tokeniser (default: the checkpoint's folder, else its training data)",
-    )
-    return parser.parse_args(words)
 
 
 def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = None) -> str:
@@ -82,9 +47,8 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
     return kind
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Export, and say how to load it."""
-    options = parse(sys.argv[1:])
     kind = export(options.checkpoint.absolute(), options.out.absolute(), options.head, options.data)
     out = shown_path(options.out)
     print(

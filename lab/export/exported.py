@@ -16,7 +16,8 @@ from sentencepiece import SentencePieceProcessor
 from torch import nn
 
 from conventions import own_attention_files
-from lab.data.tokenization import DICTIONARY, UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
+from lab.data.prepared import DICTIONARY
+from lab.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from lab.errors import UserError
 from lab.run.checkpoint import (
     Checkpoint,

@@ -16,7 +16,6 @@ the project again. What is there with the same settings is not made again, other
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -227,9 +226,8 @@ def function(name: str) -> Callable:
     return getattr(import_module(f"lab.figures.{module}"), own)
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
     """Run the subcommand, unless its JSON files are drawn again."""
-    options = parse(sys.argv[1:])
     check_output_folder(options.out, "--out")
     if options.what == "report":
         from lab.publish.analysis import write_report

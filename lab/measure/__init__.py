@@ -37,9 +37,6 @@ class Measure:
         return bool(self.tasks)
 
 
-PPL_SCRIPT, SAMPLER = "scripts/eval_ppl.sh", "scripts/sample_images.sh"
-"""Commands, as messages name the first and PNGs their maker, whatever it is called now."""
-
 TEXTS = ("language_modeling", "carried_language_modeling")
 OF_A_MODEL = "architecture parameters"
 OF_ANSWERS = "examples correct accuracy loss_bits"

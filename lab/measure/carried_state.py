@@ -24,8 +24,9 @@ from lab.data.masked_lm import TITLE
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
 from lab.files import shown_path, write_atomically, write_json
-from lab.measure import PPL_SCRIPT, TrainedRun
+from lab.measure import TrainedRun
 from lab.measure.perplexity import evaluate, figures, perplexity_of, unigram_bits
+from lab.options.evaluate import PPL_SCRIPT
 from lab.outputs import marked
 from lab.provenance import environment, memory_available, process_memory
 from lab.publish.carried_state import markdown, plot

@@ -1,8 +1,7 @@
 """Predictions of an encoder fine-tuned on a GLUE task, their metrics, and the command `predict`."""
 
-import argparse
 import os
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from lab.console import Parser, number_of
+from lab.console import number_of
 from lab.data.glue import Examples, LineReader, Source, read_examples
 from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
@@ -31,20 +30,14 @@ from lab.run.checkpoint import (
     read_encoder,
     usual_device,
 )
-from lab.run.folder import BEST, GLUE_TASK, LAST, whole_checkpoint
+from lab.run.folder import BEST, GLUE_TASK, LAST
 from lab.run.kinds import GlueData, cut_sentences
 from lab.run.recipe import option
+from lab.run.resuming import whole_checkpoint
 from user_dir.models import LinearAttentionRoberta
 
 HEAD = "sentence_classification_head"
 TOKENS_PER_BATCH = 4096
-
-
-PREDICT = """\
-Predictions of a fine-tuned encoder for a file of its GLUE task.
-
-If the file has labels, the task's metrics are printed as well.
-"""
 
 
 @torch.inference_mode()
@@ -195,33 +188,6 @@ def majority_class(data: GlueData) -> dict[str, float] | None:
 HEADER = "index\tprediction\n"  # of GLUE's server
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/lab.sh predict", PREDICT)
-    parser.add_argument(
-        "checkpoint",
-        type=Path,
-        metavar="CHECKPOINT",
-        help="what scripts/finetune_glue.sh has kept, such as .../CoLA/3e-05/seed1/checkpoint_best.pt; "
-        "dictionary and tokeniser lie beside it",
-    )
-    parser.add_argument("--task", required=True, help="the task it is fine-tuned for, such as CoLA")
-    parser.add_argument(
-        "--input",
-        type=Path,
-        required=True,
-        metavar="TSV",
-        help="a file in the layout of the task's train.tsv, dev.tsv or test.tsv (.gz as well)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="where the predictions go, in the form of GLUE's server: index, prediction "
-        "(default: <name of the input>.<task>.predictions.tsv beside the checkpoint)",
-    )
-    return parser.parse_args(words)
-
-
 def read_input(path: Path, task: GlueTask) -> Examples:
     """The examples of a TSV in the layout of the task's train, dev or test file."""
     if not path.is_file():
@@ -281,9 +247,8 @@ def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
     return np.array([task.labels.index(label) for label in examples.labels])
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Predict, and score what has labels."""
-    options = parse(sys.argv[1:])
     task = glue_task(options.task)
     name = f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv"
     out = options.out or options.checkpoint.with_name(name)

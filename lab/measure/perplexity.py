@@ -28,8 +28,9 @@ from lab.console import Parser
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
 from lab.files import ROOT, shown_path
-from lab.measure import PPL_SCRIPT, TrainedRun
+from lab.measure import TrainedRun
 from lab.measure.accuracy import batches_of
+from lab.options.evaluate import PPL_SCRIPT
 from lab.run.checkpoint import (
     Checkpoint,
     architecture_of,

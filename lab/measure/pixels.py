@@ -2,11 +2,10 @@
 
 import io
 import math
-import sys
 import time
 from argparse import Namespace
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,28 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from tqdm import tqdm
 
-from lab.console import Parser, count, number_of
+from lab.console import number_of
 from lab.errors import UserError
 from lab.files import shown_path, write_atomically
-from lab.measure import SAMPLER, TrainedRun
+from lab.measure import TrainedRun
 from lab.measure.accuracy import about_images, batches_of, count_correct
 from lab.outputs import begins, check_output, say_replaced
 from lab.provenance import environment
 from lab.run.checkpoint import Checkpoint, usual_device
-from lab.run.folder import whole_checkpoint
 from lab.run.kinds import Pixels, load_image_model
+from lab.run.resuming import whole_checkpoint
 from user_dir.criterions import PixelLikelihoodCriterion
 from user_dir.models import PixelModel
 from user_dir.tasks.image_data import ImageData, ImageShape, open_image_data
 
+SAMPLER = "scripts/sample_images.sh"
+"""What a PNG names as its maker, whatever the command is called now."""
 SPLITS = ("train", "valid", "test")
 OF_TRAIN = 5_000
 """So many images of train are measured at most; of valid and test, all."""
 SHOWN = 10
 """Images drawn, and as many completed."""
 GAP, SHOWN_SIDE = 2, 64  # pixels between images, and how large the larger side is drawn at least
-
-
-SAMPLE = """\
-Draw images from a model byte by byte, or complete the upper rows of test images.
-
-Writes a PNG grid and the array beside it (.npy, uint8 of shape (images, height, width, channels)). With
---complete each row of the grid has what was given, what the model made of it, and the original. An image
-depends on the seed and its number only, not on --batch-size. A model trained with --given-pixels has not
-learned the bytes at the start of an image: they are those of test images.
-"""
 
 
 @torch.inference_mode()
@@ -227,46 +218,6 @@ def grid(images: np.ndarray, levels: int, columns: int) -> bytes:
 SAMPLES = begins(f"Software\0{SAMPLER}", within=200)
 
 
-def parse(words: Sequence[str]) -> Namespace:
-    parser = Parser("scripts/lab.sh sample", SAMPLE)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/lab.sh train images")
-    parser.add_argument(
-        "data",
-        type=Path,
-        nargs="?",
-        metavar="DATA",
-        help="made by data-prep/images.sh, where test images are needed (default: the training's)",
-    )
-    parser.add_argument("--count", type=count, default=64, metavar="N", help="images (default: %(default)s)")
-    parser.add_argument(
-        "--complete",
-        type=float,
-        metavar="SHARE",
-        help="give this share of the rows of test images, rounded, such as 0.5 for the upper half",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
-    parser.add_argument(
-        "--batch-size", type=count, default=64, metavar="N", help="images at once (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help="run the whole prefix again for every byte instead of keeping a state, for comparison",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the PNG (default: <checkpoint>.samples.png or .completed.png)",
-    )
-    options = parser.parse_args(words)
-    if options.complete is not None and not 0 < options.complete < 1:
-        raise UserError(f"--complete is {options.complete}; it must be a share of the rows between 0 and 1")
-    if options.seed < 0:
-        raise UserError(f"--seed is {options.seed}; it must be 0 or more")
-    return options
-
-
 def given_rows(share: float, shape: ImageShape) -> int:
     """How many rows a share is; UserError if that is none or all."""
     rows = round(share * shape.height)
@@ -286,10 +237,8 @@ def originals(options: Namespace, folder: Path) -> np.ndarray:
     return np.array(images[: options.count])
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Draw the images, or complete them, and write them."""
-    options = parse(sys.argv[1:])
-
     path = whole_checkpoint(options.checkpoint.absolute())
     ending = ".samples.png" if options.complete is None else ".completed.png"
     out = options.out or path.with_suffix(ending)

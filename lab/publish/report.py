@@ -7,7 +7,6 @@ Arena, cost, figures of the analysis).
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,10 +56,8 @@ def report(folders: Sequence[Path], beside: Path) -> Page:
     return Page("Report of training runs", summary, sections)
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
     """Write the page."""
-    options = parse(sys.argv[1:])
-
     out = options.out.absolute()
     check_output(out, begins(f'<meta name="generator" content="{GENERATOR}">', within=500))
     folders = [folder.absolute() for folder in options.runs or [ROOT / "runs"]]

@@ -1,208 +1,40 @@
-"""The commands that train: one command line and one `main`, which takes the kind of model."""
+"""The commands that train, and `--plan`: tokens, hours and memory of a run, and the paper's row beside it."""
 
 import contextlib
 import os
-import sys
+import statistics
+import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.console import Parser, count, parse_before_flags
-from lab.run.launch import LAUNCHERS, machines_of
-from lab.run.recipe import OF_TRAINING, check_owned, option, read_experiment
+from lab.data.prepared import open_prepared
+from lab.methods import METHODS
+from lab.papers import read_table
+from lab.run.folder import RunFolder
+from lab.run.launch import machines_of
+from lab.run.log import peak_memory, read_log
+from lab.run.recipe import option
+from lab.run.settings import checked_settings
+from lab.run.train import Request, RunPlan, check_task, ending, planned, run_training, train_alone
 
-HOW = """\
-The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
-it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
-command again resumes from the newest whole checkpoint; a finished run is left as it is.
-"""
-ROBERTA = "The tokeniser is copied next to the checkpoints, for scripts/finetune_glue.sh.\n"
-LRA = """
-With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
-lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
-lra_state_space). checkpoint_best.pt is the best on valid; run.json records preset, attention, updates, seed
-and where the data come from.
-"""
-IMAGES = """
-With --decoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-Losses in the log are bits per dimension; checkpoint_best.pt is the best on valid.
-"""
-VIT = """
-With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-The log has loss in bits and accuracy in percent; checkpoint_best.pt has the best accuracy on valid.
-"""
+PLANNED_UPDATES = 20  # that --plan trains to find the pace
+PAPER = "wikitext103"
+BAND = 0.02
+"""Twice the distance between the paper's three best perplexities, a quarter of that to the next."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """What the help of a kind says.
-
-    `name` is the command, `about` its first line, `example` a YAML, `data` what prepares its data, `runs`
-    where its runs go, and `more` what others have not.
-    """
-
-    name: str
-    about: str
-    example: str
-    data: str
-    runs: str = "runs/<experiment>/<configuration>"
-    more: str = ""
-
-
-COMMANDS = {
-    "lm": Command(
-        "scripts/train_lm.sh",
-        "Train a language model as a YAML of configs/ describes it.",
-        "configs/wikitext103/transnormer_t1.yaml",
-        "data-prep/",
-    ),
-    "roberta": Command(
-        "scripts/pretrain_roberta.sh",
-        "Pre-train a RoBERTa encoder as a YAML of configs/ describes it.",
-        "configs/roberta/wikitext103_lln_diag.yaml",
-        "data-prep/roberta.sh",
-        more=ROBERTA,
-    ),
-    "lra": Command(
-        "scripts/lab.sh train lra",
-        "Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space says.",
-        "configs/lra_skyformer/listops.yaml",
-        "data-prep/lra.sh",
-        "runs/<preset>/<task>/<plan>",
-        LRA,
-    ),
-    "images": Command(
-        "scripts/lab.sh train images",
-        "Train a model of images byte by byte as a YAML of configs/images describes it.",
-        "configs/images/digits.yaml",
-        "data-prep/images.sh",
-        "runs/images/<preset>/<plan>",
-        IMAGES,
-    ),
-    "vit": Command(
-        "scripts/lab.sh train vit",
-        "Train a Vision Transformer as a YAML of configs/vit describes it.",
-        "configs/vit/digits.yaml",
-        "data-prep/images.sh",
-        "runs/vit/<preset>/<plan>",
-        VIT,
-    ),
-}
-
-
-def training_parser(kind: str) -> tuple[Parser, Parser]:
-    """The parser of a kind, and that of its options alone."""
-    command = COMMANDS[kind]
-    options = Parser(command.name, add_help=False)
-    options.add_argument(
-        "--launcher",
-        choices=tuple(LAUNCHERS),
-        help="what starts the processes: spawn, this command itself; torchrun; slurm, that is srun (default: "
-        "the one that has started this command, else spawn; docs/cluster.md)",
-    )
-    options.add_argument(
-        "--gpus",
-        type=int,
-        metavar="N",
-        help="GPUs of this machine to use (default: all; 0: the CPU)",
-    )
-    options.add_argument(
-        "--cpu-processes",
-        type=count,
-        default=1,
-        metavar="N",
-        help="with --gpus 0: processes of this machine that share each batch (default: 1)",
-    )
-    options.add_argument(
-        "--nodes",
-        type=int,
-        default=1,
-        metavar="M",
-        help="number of machines; start the same command on each, with its own --node-rank",
-    )
-    options.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine, 0 to M-1")
-    options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
-    options.add_argument(
-        "--save-dir",
-        type=Path,
-        metavar="DIR",
-        help=f"where everything goes (default: {command.runs} in the project)",
-    )
-    options.add_argument(
-        "--fresh",
-        action="store_true",
-        help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
-        "and nothing is removed",
-    )
-    options.add_argument(
-        "--allow-changed",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="settings of model, task or data that may differ from those of DIR's checkpoints",
-    )
-    options.add_argument(
-        "--fast",
-        action="store_true",
-        help="a fused Adam; on GPUs also bf16 and, for language models and RoBERTa encoders, a compiled "
-        "model (flags of your own replace them)",
-    )
-    options.add_argument(
-        "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
-    )
-    if kind == "lm":
-        options.add_argument(
-            "--carry-state",
-            action="store_true",
-            help="train on consecutive text: each batch starts with the states that the one before has left",
-        )
-        options.add_argument(
-            "--plan",
-            action="store_true",
-            help="train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
-            "paper's row beside it (with --dry-run: only what is known without training)",
-        )
-    usage = f"{command.name} CONFIG [DATA] [options] [fairseq-train flags ...]"
-    text = f"{command.about}\n\n{HOW}{command.more}"
-    parser = Parser(command.name, text, parents=[options], usage=usage)
-    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {command.example}")
-    parser.add_argument(
-        "data",
-        type=Path,
-        nargs="?",
-        metavar="DATA",
-        help=f"a folder made by {command.data} (default: the one the YAML names)",
-    )
-    return parser, options
-
-
-def parse(kind: str, words: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Our own options, and what is left for fairseq-train."""
-    given, extra = parse_before_flags(*training_parser(kind), words)
-    if getattr(given, "carry_state", False):
-        extra = ["--task", "carried_language_modeling", *extra]
-    return given, extra
-
-
-def main(kind: str) -> None:
-    """Train a model of this kind, and say how to evaluate the result."""
-    options, extra = parse(kind, sys.argv[1:])
-    command = COMMANDS[kind].name
-
-    check_owned(command, extra, OF_TRAINING)
-    experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
-    from lab.run.pace import show_pace
-    from lab.run.train import Request, check_task, ending, planned, train_alone
-
-    check_task(command, options.config, experiment, option(extra, "--task"))
+def main(options: Namespace) -> None:
+    """Train a model, and say how to evaluate the result."""
+    experiment = checked_settings(options.experiment)
+    check_task(options.command, options.config, experiment, option(options.flags, "--task"))
     machines, shows_pace = machines_of(options), getattr(options, "plan", False)  # of language models alone
     asked = Request(
         experiment,
         options.data,
         machines,
         options.save_dir,
-        extra,
+        options.flags,
         options.fresh,
         options.allow_changed,
         options.fast,
@@ -218,3 +50,92 @@ def main(kind: str) -> None:
             train_alone(plan.opened())
             if not machines.node_rank:
                 print(ending(plan))
+
+
+def show_pace(plan: RunPlan, dry_run: bool) -> None:
+    """Print what a run will take, from its own log if it has one, else from its first updates."""
+    pace, corpus = pace_of(plan.folder.path / plan.machines.log_name), None
+    if not dry_run:
+        corpus = open_prepared(plan.data_folder, ("train",)).tokens("train")
+        pace = pace or measured_pace(plan)
+    print("\n".join(plan_lines(plan.name, plan.read, plan.machines.processes, pace, corpus)))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Of the updates in a log: tokens in each, tokens per second, the most bytes of a process or None."""
+
+    tokens: float
+    per_second: float
+    memory: int | None
+
+
+def pace_of(log: Path) -> Pace | None:
+    """That of a log's later half, since the first updates warm up.
+
+    None if the log has fewer updates than `PLANNED_UPDATES`.
+    """
+    if not log.is_file():
+        return None
+    records = read_log(log)
+    inner = [x for x in records["train_inner"] if x["wps"]]
+    if not inner or inner[-1]["num_updates"] < PLANNED_UPDATES:
+        return None
+    tokens, speeds = ([x[key] for x in inner[len(inner) // 2 :]] for key in ("wpb", "wps"))
+    return Pace(statistics.median(tokens), statistics.median(speeds), peak_memory(records))
+
+
+def measured_pace(plan: RunPlan) -> Pace | None:
+    """Of the first `PLANNED_UPDATES` updates, trained in a folder that is removed."""
+    last = PLANNED_UPDATES
+    with tempfile.TemporaryDirectory(prefix="plan-") as folder:
+        words = [*plan.arguments, "--max-update", str(last), "--log-interval", "2", "--log-format", "json"]
+        words += ["--no-save", "--disable-validation", "--save-dir", folder, "--tensorboard-logdir", ""]
+        if getattr(plan.read, "warmup_updates", None):
+            words += ["--warmup-updates", str(min(plan.read.warmup_updates, last // 2))]
+        run_training(replace(plan, folder=RunFolder(Path(folder))), words, last)
+        return pace_of(Path(folder, plan.machines.log_name))
+
+
+def plan_lines(
+    name: str, read: Namespace, processes: int, pace: Pace | None, corpus: int | None
+) -> list[str]:
+    """The lines of the plan of the experiment `name`; `corpus` is the number of tokens of an epoch."""
+    steps, updates = read.update_freq[-1], read.max_update
+    if pace is not None:
+        tokens = pace.tokens
+    elif read.batch_size:
+        tokens = float(processes * steps * read.batch_size * read.tokens_per_sample)
+    else:
+        tokens = float(processes * steps * read.max_tokens)
+    lines = [f"updates   {updates:,} of {tokens:,.0f} tokens, {tokens * updates:,.0f} in all"]
+    if corpus:
+        lines.append(f"epochs    {tokens * updates / corpus:.1f} of {corpus:,} tokens")
+    if pace is None:
+        lines.append(f"hours     not measured; without --dry-run, {PLANNED_UPDATES} updates tell")
+    else:
+        minutes = tokens * updates / pace.per_second / 60
+        time = f"minutes   {minutes:,.1f}" if minutes < 60 else f"hours     {minutes / 60:,.1f}"
+        lines.append(f"{time} at {pace.per_second:,.0f} tokens per second")
+        if pace.memory:
+            lines.append(f"memory    {pace.memory / 2**30:.1f} GiB in each process")
+    return lines + paper_lines(name, read.arch)
+
+
+def paper_lines(name: str, architecture: str) -> list[str]:
+    """The row of TransNormer's Table 4 and what counts as reproducing it; none for other experiments."""
+    methods = {method.language_model: method.transnormer for method in METHODS if method.transnormer}
+    if name.partition("/")[0] != PAPER or architecture not in methods:
+        return []
+    rows = {row["method"]: row for row in read_table("transnormer_04_wikitext103_lm")}
+    row = rows[methods[architecture]]
+    valid, test = float(row["ppl_val"]), float(row["ppl_test"])
+    figures = f"perplexity {valid:.2f} valid, {test:.2f} test, {row['params_m']} M parameters"
+    return [
+        f"paper     {row['method']}: {figures}",
+        f"accepted  {_band(valid)} valid, {_band(test)} test (2 % either way)",
+    ]
+
+
+def _band(perplexity: float) -> str:
+    return f"{perplexity * (1 - BAND):.2f} to {perplexity * (1 + BAND):.2f}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.data.preparation import read_manifest
+from lab.data.prepared import read_manifest
 from lab.errors import UserError
 from lab.glue_tasks import glue_task
 from lab.run.recipe import Experiment, option, shared_batch

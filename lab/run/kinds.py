@@ -10,8 +10,7 @@ from fairseq.data import data_utils
 from fairseq.models import MODEL_REGISTRY
 
 from conventions.content import check_prepared
-from lab.data.preparation import read_manifest
-from lab.data.prepared import PreparedData, identify, open_prepared
+from lab.data.prepared import PreparedData, identify, open_prepared, read_manifest
 from lab.data.tokenization import tokenizer_fingerprint
 from lab.errors import UserError
 from lab.files import write_json

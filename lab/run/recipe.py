@@ -8,7 +8,7 @@ comes after it and has the last word. A setting that differs in both files is an
 A file that begins with `# @package _global_` is found from the folder above its own, so that its base can be
 another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablations/NAME`.
 
-Reading a YAML needs neither torch nor fairseq; checking its settings against fairseq's imports both.
+Reading a YAML needs neither torch nor fairseq; `settings.py` checks its settings against fairseq's.
 """
 
 import re
@@ -29,7 +29,6 @@ from yaml import YAMLError
 from lab.errors import UserError, suggestion
 from lab.files import ROOT
 from lab.run.launch import Machines
-from lab.run.process import import_quickly
 
 Settings = dict[str, dict[str, Any]]
 
@@ -112,15 +111,6 @@ class Experiment:
             yield from as_flag(key, value)
 
 
-def read_experiment(config: Path) -> Experiment:
-    """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
-    experiment = compose_experiment(config)
-    own = OmegaConf.to_container(OmegaConf.load(experiment.config), resolve=False)
-    own.pop("defaults", None)
-    check_settings(experiment.config, own, experiment.settings)
-    return experiment
-
-
 def compose_experiment(config: Path) -> Experiment:
     """Read a YAML as hydra composes it, its settings not compared with fairseq's; UserError if it cannot."""
     if config.is_dir():
@@ -169,65 +159,6 @@ def missing_base(config: Path, folder: Path, base: str) -> str:
     known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
     hint = suggestion(name, known) or "; correct the name"
     return f"{config}: there is no {folder / name}.yaml, which the defaults name as a base{hint}"
-
-
-def check_settings(config: Path, own: Any, settings: Any) -> None:
-    """UserError for a setting that fairseq does not have, or that its base overrides."""
-    import_quickly("user_dir")  # registers the models that a YAML may name
-    from fairseq.dataclass.configs import FairseqConfig
-
-    groups = list(FairseqConfig.__dataclass_fields__)
-    for group, values in settings.items():
-        if group not in groups:
-            raise UserError(f"{config}: {group} is no group of settings{suggestion(group, groups)}")
-        mine = own.get(group) or {}
-        for found in (mine, values):
-            if not isinstance(found, dict):
-                raise UserError(f"{config}: {group} is {found!r}; write settings below it, as `name: value`")
-        if group in NAME_FLAGS and not isinstance(values.get("_name"), str):
-            raise UserError(f"{config}: {group} needs a _name")
-        fields = group_fields(group, values.get("_name"))
-        for key, value in values.items():
-            if key != "_name" and key not in fields:
-                raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
-            if key != "_name" and isinstance(value, bool) and fields[key].default is True:
-                raise UserError(
-                    f"{config}: {group}.{key} defaults to true and cannot be set in YAML; remove it"
-                )
-            check_type(f"{config}: {group}.{key}", key, value)
-            wanted = mine.get(key, value)
-            if wanted != value and not str(wanted).startswith("${"):
-                raise UserError(
-                    f"{config} sets {group}.{key} to {wanted} and its base, which has the last word, to "
-                    f"{value}; take it out of one of them"
-                )
-
-
-def check_type(place: str, key: str, value: Any) -> None:
-    """UserError for a setting that is computed with here and cannot be; `place` says where it is."""
-    if key == "update_freq":
-        if not isinstance(value, list) or not value or any(type(x) is not int for x in value):
-            raise UserError(f"{place} is {value!r}; write a list of whole numbers, such as [1]")
-    elif key in COUNTS and type(value) is not int and not (value is None and COUNTS[key]):
-        raise UserError(f"{place} is {value!r}; write a whole number")
-
-
-def group_fields(group: str, name: str | None) -> dict[str, Any]:
-    """The dataclass fields behind a group; for `model`, `task` and the like those of `name`."""
-    from fairseq.dataclass.configs import FairseqConfig
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-    from fairseq.registry import REGISTRIES
-    from fairseq.tasks import TASK_DATACLASS_REGISTRY
-
-    registries = {one: about["dataclass_registry"] for one, about in REGISTRIES.items()}
-    registries |= {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
-    if group not in registries:
-        return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
-    kinds = registries[group]
-    kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name) if group == "model" else name)
-    if kind is None:
-        raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
-    return kind.__dataclass_fields__
 
 
 def as_option(key: str) -> str:
@@ -320,24 +251,6 @@ def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> N
     for flag in owned:
         if is_given(words, flag):
             raise UserError(f"{flag} is set by {command} itself; leave it out, see {command} --help")
-
-
-def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
-    """UserError for an --arch of the user that lacks a setting of the YAML's model."""
-    arch, model = option(extra, "--arch"), experiment.settings.get("model", {})
-    if arch in (None, model.get("_name")):
-        return
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
-
-    if arch not in ARCH_MODEL_NAME_REGISTRY:  # which fairseq's parser refuses
-        return
-    fields = group_fields("model", arch)
-    for key in model:
-        if key != "_name" and key not in fields:
-            raise UserError(
-                f"--arch {arch} does not go with {experiment.config}, which sets {key} of {model['_name']}; "
-                f"leave --arch out, or name a YAML of {arch}"
-            )
 
 
 def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:

@@ -23,20 +23,14 @@ from lab.errors import UserError
 from lab.files import ROOT, read_json, shown_path
 from lab.outputs import check_output_folder
 from lab.run.checkpoint import Checkpoint, read_checkpoint
-from lab.run.folder import BEST, LAST, RunFolder, complete_save, newest_whole, take_up
+from lab.run.folder import BEST, LAST, RunFolder
 from lab.run.kinds import KINDS, Kind
 from lab.run.launch import Machines
 from lab.run.log import Progress
 from lab.run.process import Processes, run_fairseq, run_here
-from lab.run.recipe import (
-    Experiment,
-    check_arch,
-    fairseq_arguments,
-    fast_flags,
-    option,
-    read_experiment,
-    shorter_warmup,
-)
+from lab.run.recipe import Experiment, fairseq_arguments, fast_flags, option, shorter_warmup
+from lab.run.resuming import complete_save, newest_whole, take_up
+from lab.run.settings import check_arch, read_experiment
 from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan

@@ -28,6 +28,7 @@ from lab.files import FINGERPRINT, ROOT, check_same, fingerprint, finished, know
 from lab.run import glue
 from lab.run.folder import RunFolder
 from lab.run.launch import Machines
+from lab.run.process import import_quickly
 from lab.run.recipe import (
     ELSEWHERE,
     NAME_FLAGS,
@@ -259,9 +260,8 @@ class Cell:
         """The flags of fairseq-train that build the model of the start and load its weights."""
         if self.start is None:
             return []
-        from lab.run.kinds import KINDS
-
-        flags = KINDS[self.experiment.get("task", "_name")].model_flags(self.start)
+        kinds = import_quickly("lab.run.kinds").KINDS
+        flags = kinds[self.experiment.get("task", "_name")].model_flags(self.start)
         return [*flags, "--finetune-from-model", str(self.start)]
 
     def data_flags(self) -> list[str]:
@@ -566,3 +566,11 @@ def tried(cell: Cell) -> Tuned:
     """What tuning has tried for a cell, and what it has chosen."""
     scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
     return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
+
+
+def prune(cell: Cell) -> None:
+    """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
+    if cell.tuning is not None:
+        cell.run.keep_only(None)
+    elif cell.study.keep != "all":
+        cell.run.keep_only(cell.run.checkpoint(cell.study.checkpoint))

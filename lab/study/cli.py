@@ -13,7 +13,6 @@ pictures. Running it again skips what is finished and resumes the rest, even aft
 
 import shlex
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,12 +30,14 @@ from lab.measure import MEASURES
 from lab.outputs import MARK, check_output_folder, run_lock
 from lab.publish.tables import grouped
 from lab.run.log import run_figures
+from lab.run.process import import_quickly
 from lab.study.cells import (
     Cell,
     Plan,
     cells_of,
     check_layer_plans,
     check_trusted,
+    prune,
     score_of,
     tuning_cells,
     with_chosen,
@@ -47,7 +48,6 @@ from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
 from lab.study.table import figure_of
-from lab.study.worker import check_arguments, prune
 
 COMMAND = "scripts/study.sh"
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
@@ -88,8 +88,8 @@ def parser_of(study: Study | None) -> Parser:
     return parser
 
 
-def parse(words: Sequence[str]) -> tuple[Namespace, Study | None, tuple[str, ...]]:
-    """The options, the study, and the flags after `--`."""
+def parse(words: Sequence[str]) -> Namespace:
+    """The options, the `study` as it is read, and the `flags` after `--`."""
     own, flags = split_flags(words)
     study = None
     if own and not own[0].startswith("-"):
@@ -102,18 +102,18 @@ def parse(words: Sequence[str]) -> tuple[Namespace, Study | None, tuple[str, ...
         raise UserError(f"there is no option {unknown[0]}{hint}; flags of fairseq-train come after --")
     if options.study and study is None:
         raise UserError(f"name the study first: {COMMAND} {options.study} ...")
-    return options, study, flags
+    return Namespace(**{**vars(options), "study": study, "flags": flags})
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Run, show or list studies."""
-    options, study, flags = parse(sys.argv[1:])
+    study = options.study
     if options.list:
         show_list()
         return
     if study is None:
         raise UserError(f"name a study, or a YAML of your own; {COMMAND} --list shows the studies")
-    cells = planned(study, options, flags)
+    cells = planned(study, options, options.flags)
     if options.status:
         show_status(cells)
     elif options.dry_run:
@@ -144,9 +144,7 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
         raise UserError(f"--data {data}: there is no such folder")
     start = getattr(options, "start", None)
     if start:
-        from lab.run.folder import whole_checkpoint
-
-        start = whole_checkpoint(start.absolute())
+        start = import_quickly("lab.run.resuming").whole_checkpoint(start.absolute())
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
     cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     check_trusted(cells)
@@ -253,10 +251,8 @@ def show_commands(cells: Sequence[Cell]) -> None:
 
     Raises UserError for an --out or a setting with which the cell would be refused.
     """
-    from lab.run.process import import_quickly
-
     check_out(cells)
-    import_quickly("lab.run.train")
+    check_arguments = import_quickly("lab.study.worker").check_arguments
     on_gpu, checked = bool(gpus()), set()
     for cell in all_runs(cells):
         print(f"# {cell.name}")

@@ -1,6 +1,7 @@
 """Cells side by side: a process each, on a GPU of its own or with its share of the cores."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -21,10 +22,53 @@ from lab.errors import UserError
 from lab.files import shown_path
 from lab.provenance import usable_cores
 from lab.run.log import Progress
-from lab.study.cells import Cell
-from lab.study.worker import SETTINGS_ARE_WRONG, request_of
+from lab.study.cells import Cell, Plan
+from lab.study.declaration import read_study
+from lab.study.schema import STUDIES
 
 SECONDS_BETWEEN_LOOKS = 0.1
+SETTINGS_ARE_WRONG = 2
+"""Exit code of a worker for a mistake in the settings, which the other cells share."""
+
+
+def cell_of(study: str, out: str, asked: str) -> Cell:
+    """The cell that the command line names."""
+    given = json.loads(asked)
+    plan = Plan(
+        read_study(Path(study)),
+        Path(out),
+        Path(given["data"]) if given["data"] else None,
+        tuple(given["flags"]),
+        Path(given["start"]) if given["start"] else None,
+    )
+    choices = tuple(axis.choose([given["cell"][name]])[0] for name, axis in plan.study.axes.items())
+    return Cell(plan, choices, given["seed"], given["tuning"], given["chosen"])
+
+
+def request_of(cell: Cell) -> list[str]:
+    """The command line that names `cell`."""
+    asked = {
+        "cell": cell.values,
+        "seed": cell.seed,
+        "tuning": cell.tuning,
+        "chosen": cell.chosen,
+        "data": cell.plan.data,
+        "flags": cell.plan.flags,
+        "start": cell.plan.start,
+    }
+    return [str(cell.study.path), str(cell.plan.out), json.dumps(asked, default=str)]
+
+
+def command_of(cell: Cell) -> list[str]:
+    """The command that runs this cell, as a person types it."""
+    ours = cell.study.path.parent == STUDIES
+    words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
+    for axis, value in cell.values.items():
+        words += [f"--{axis}", value]
+    words += ["--seeds", str(cell.seed - cell.first_seed + 1)]
+    for option, path in (("--start", cell.plan.start), ("--data", cell.plan.data)):
+        words += [option, shown_path(path)] if path else []
+    return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
 
 
 def gpus() -> list[str]:

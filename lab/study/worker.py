@@ -6,7 +6,6 @@ Before all checks have passed it says on stdout what is wrong and writes nothing
 to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 
-import json
 import os
 import sys
 import time
@@ -16,7 +15,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from conventions import INTERRUPTED
 from conventions.files import open_to_append
@@ -26,68 +27,21 @@ from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
 from lab.files import shown_path, write_json
 from lab.measure import MEASURES, Case, TrainedRun, measuring
+from lab.provenance import environment
 from lab.run.log import run_figures
+from lab.run.resuming import whole_checkpoint
+from lab.run.settings import read_experiment
+from lab.run.train import RunPlan, checked, train
 from lab.store import Record, Training
-from lab.study.cells import Cell, Plan, tried
-from lab.study.declaration import read_study
-from lab.study.schema import STUDIES
+from lab.study.cells import Cell, prune, tried
+from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
 
-if TYPE_CHECKING:
-    import torch
-
-    from lab.run.train import RunPlan
-
-SETTINGS_ARE_WRONG = 2
-"""Exit code for a mistake in the settings, which the other cells share."""
 UNTRAINED = Training(updates=0, seconds=None, curves={})
 """What the record of a cell says of its training whose measure needs none."""
 
 
-def cell_of(study: str, out: str, asked: str) -> Cell:
-    """The cell that the command line names."""
-    given = json.loads(asked)
-    plan = Plan(
-        read_study(Path(study)),
-        Path(out),
-        Path(given["data"]) if given["data"] else None,
-        tuple(given["flags"]),
-        Path(given["start"]) if given["start"] else None,
-    )
-    choices = tuple(axis.choose([given["cell"][name]])[0] for name, axis in plan.study.axes.items())
-    return Cell(plan, choices, given["seed"], given["tuning"], given["chosen"])
-
-
-def request_of(cell: Cell) -> list[str]:
-    """The command line that names `cell`."""
-    asked = {
-        "cell": cell.values,
-        "seed": cell.seed,
-        "tuning": cell.tuning,
-        "chosen": cell.chosen,
-        "data": cell.plan.data,
-        "flags": cell.plan.flags,
-        "start": cell.plan.start,
-    }
-    return [str(cell.study.path), str(cell.plan.out), json.dumps(asked, default=str)]
-
-
-def command_of(cell: Cell) -> list[str]:
-    """The command that runs this cell, as a person types it."""
-    ours = cell.study.path.parent == STUDIES
-    words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
-    for axis, value in cell.values.items():
-        words += [f"--{axis}", value]
-    words += ["--seeds", str(cell.seed - cell.first_seed + 1)]
-    for option, path in (("--start", cell.plan.start), ("--data", cell.plan.data)):
-        words += [option, shown_path(path)] if path else []
-    return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
-
-
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
     """The arguments as fairseq-train reads them; UserError for what needs no data to be wrong."""
-    from lab.run.recipe import read_experiment
-    from lab.run.train import checked
-
     read_experiment(cell.config)
     read = checked(arguments)
     if read.task not in MEASURES[cell.study.evaluate].tasks:
@@ -98,13 +52,11 @@ def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
     return read
 
 
-def planned(cell: Cell, gpu: bool) -> "RunPlan":
+def planned(cell: Cell, gpu: bool) -> RunPlan:
     """The training of a cell, once everything that can be wrong before it has been checked.
 
     Raises UserError; writes nothing.
     """
-    from lab.run.train import RunPlan
-
     arguments = cell.arguments(gpu)
     read = check_arguments(cell, arguments)
     folder = cell.data_folder()
@@ -119,13 +71,11 @@ def planned(cell: Cell, gpu: bool) -> "RunPlan":
     return plan.opened([split for split in splits if valid or split != "valid"])
 
 
-def trained(cell: Cell, plan: "RunPlan") -> dict[str, Any]:
+def trained(cell: Cell, plan: RunPlan) -> dict[str, Any]:
     """Train the cell, and return what its record says besides the figures of training and measure.
 
     A run that tries a value of a tuned setting may diverge.
     """
-    from lab.run.train import train
-
     try:
         train(plan)
     except Diverged as error:
@@ -136,10 +86,8 @@ def trained(cell: Cell, plan: "RunPlan") -> dict[str, Any]:
     return {}
 
 
-def measure_run(cell: Cell, plan: "RunPlan", device: "torch.device") -> dict[str, Any]:
+def measure_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, Any]:
     """What the study's measure finds in a trained cell; nothing for a run of tuning."""
-    from lab.run.folder import whole_checkpoint
-
     if cell.tuning is not None:
         return {}
     checkpoint = whole_checkpoint(cell.run.checkpoint(cell.study.checkpoint))
@@ -148,15 +96,13 @@ def measure_run(cell: Cell, plan: "RunPlan", device: "torch.device") -> dict[str
     return measuring(cell.study.evaluate)(run)
 
 
-def measure_case(cell: Cell, device: "torch.device") -> dict[str, Any]:
+def measure_case(cell: Cell, device: torch.device) -> dict[str, Any]:
     """What a measure without training finds."""
     return measuring(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
 
 
-def record_of(cell: Cell, training: Training, found: dict[str, Any], device: "torch.device") -> Record:
+def record_of(cell: Cell, training: Training, found: dict[str, Any], device: torch.device) -> Record:
     """The record of a cell, from the figures of its training and those of its measure."""
-    from lab.provenance import environment
-
     folder = cell.data_folder()
     record = Record(
         study=cell.study.name,
@@ -176,18 +122,8 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: "to
     return record
 
 
-def prune(cell: Cell) -> None:
-    """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
-    if cell.tuning is not None:
-        cell.run.keep_only(None)
-    elif cell.study.keep != "all":
-        cell.run.keep_only(cell.run.checkpoint(cell.study.checkpoint))
-
-
 def work(cell: Cell) -> None:
     """Train, measure and record the cell, unless another process already has."""
-    import torch
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trains = MEASURES[cell.study.evaluate].trains
     plan = planned(cell, device.type == "cuda") if trains else None

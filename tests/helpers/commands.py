@@ -9,14 +9,15 @@ from pytest import MonkeyPatch
 from lab import cli
 from lab.console import run_command
 
+VERBS = {command.module: verb for verb, command in cli.COMMANDS.items()}
 Command = ModuleType | str  # a module, its full name, or the command as one types it
 
 
 def call(command: Command, *arguments: object) -> None:
     """Run a command, which ends as it would in a script."""
-    typed = isinstance(command, str) and "/" in command
     name = command if isinstance(command, str) else command.__name__
-    words = [*name.split(), *map(str, arguments)]
+    verb = VERBS.get(name.removeprefix("lab."))
+    typed = verb or (name if "/" in name else None)
     with MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["lab", *words] if typed else words)
+        patch.setattr(sys, "argv", ["lab", *(typed or name).split(), *map(str, arguments)][not typed :])
         run_command(cli.run if typed else import_module(name).main)

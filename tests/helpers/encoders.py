@@ -1,13 +1,10 @@
 """What the tests of the RoBERTa commands start from: a tiny text, an experiment on it, tiny GLUE tasks."""
 
 import random
-import sys
-from importlib import import_module
 from pathlib import Path
 
-from pytest import MonkeyPatch
-
 from lab.glue_tasks import TASKS, GlueTask
+from tests.helpers import commands
 
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -88,6 +85,4 @@ def label(task: GlueTask, rng: random.Random) -> str:
 
 def prepare(module: str, *arguments: object) -> None:
     """Run a command of data-prep/ in this process."""
-    with MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [module, *map(str, arguments)])
-        import_module(f"lab.data.{module}").main()
+    commands.call(f"lab.data.{module}", *arguments)

@@ -1,11 +1,12 @@
 """The one command: its verbs, the scripts that stand for some, and the names of earlier releases."""
 
 import re
+import subprocess
 import sys
 
 import pytest
 
-from lab.cli import COMMANDS, LAB, OLD, SCRIPTS, find, list_commands, main, name_of
+from lab.cli import COMMANDS, LAB, OLD, SCRIPTS, Command, find, list_commands, main, name_of
 from lab.errors import UserError
 from lab.files import ROOT
 from lab.provenance import environment
@@ -53,11 +54,12 @@ def test_verbs_find_their_commands(capsys):
 )
 def test_a_record_names_the_command_of_today(typed, name, monkeypatch):
     recorded = []
-    monkeypatch.setattr("importlib.import_module", lambda module: Recorder(module, recorded))
+    monkeypatch.setattr(Command, "parse", lambda command, words: words)
+    monkeypatch.setattr("lab.cli.import_quickly", lambda module: Recorder(module, recorded))
     monkeypatch.setattr(sys, "argv", ["lab", *typed.split(), "--out", "a b"])
     main()
     [command] = [command for words, command in COMMANDS.items() if name_of(words) == name]
-    assert recorded == [(f"lab.{command.module}", [command.kind][: len(command.kind)], f"{name} --out 'a b'")]
+    assert recorded == [(f"lab.{command.module}", ["--out", "a b"], f"{name} --out 'a b'")]
 
 
 class Recorder:
@@ -66,5 +68,19 @@ class Recorder:
     def __init__(self, module: str, recorded: list[tuple[str, list[str], str]]) -> None:
         self.module, self.recorded = module, recorded
 
-    def main(self, *kind: str) -> None:
-        self.recorded.append((self.module, [*kind], environment("cpu")["command"]))
+    def main(self, options: list[str]) -> None:
+        self.recorded.append((self.module, options, environment("cpu")["command"]))
+
+
+def test_help_imports_neither_torch_nor_fairseq():
+    """One process for all verbs: each would only import more."""
+    program = (
+        "import sys\nfrom lab.cli import COMMANDS\n"
+        "for name, command in COMMANDS.items():\n"
+        "    try:\n        command.parse(['--help'])\n"
+        "    except SystemExit:\n"
+        "        loaded = sorted({'torch', 'fairseq'} & set(sys.modules))\n"
+        "        assert not loaded, (name, loaded)\n"
+        "    else:\n        raise AssertionError(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -11,22 +11,26 @@ import pytest
 from benchmarks.operator_cost import parse_arguments
 from lab.checks import gpu_check
 from lab.children import was_interrupted
-from lab.commands import finetune_glue, quickstart
-from lab.console import number_of, out_dir, run_command
+from lab.commands import quickstart
+from lab.console import number_of, out_dir, parse_before_flags, run_command
 from lab.errors import UserError
-from lab.run.commands import parse
+from lab.options import train
 from lab.run.process import check_end
 
 TRAIN_LM = "scripts/train_lm.sh"
 
 
+def parse(kind, words):
+    return parse_before_flags(*train.training_parser(kind), words)
+
+
 def test_unknown_flags_are_left_for_fairseq():
     words = ["c.yaml", "data", "--arch", "x", "--gpus", "2", "--bf16"]
-    options, extra = parse("lm", words)
+    options = parse("lm", words)
     assert (str(options.config), str(options.data), options.gpus) == ("c.yaml", "data", 2)
-    assert extra == ["--arch", "x", "--bf16"]
-    options, extra = parse("vit", ["c.yaml", "--max-update", "3"])
-    assert options.data is None and extra == ["--max-update", "3"]
+    assert options.flags == ["--arch", "x", "--bf16"]
+    options = parse("vit", ["c.yaml", "--max-update", "3"])
+    assert options.data is None and options.flags == ["--max-update", "3"]
 
 
 def test_help_among_flags_of_others(capsys):
@@ -42,7 +46,7 @@ def test_mistakes_name_the_help():
     with pytest.raises(UserError, match=r"unrecognized arguments: third"):
         parse("lm", ["c.yaml", "data", "third", "--arch", "x"])
     with pytest.raises(UserError, match=r"'-1' is not one or several numbers above 0"):
-        finetune_glue.parse(["c.pt", "--learning-rates=-1"])
+        train.finetuning(["c.pt", "--learning-rates=-1"])
 
 
 @pytest.mark.parametrize("words", [["DIR", "--device", "cpu"], ["--device", "cpu", "DIR"], ["--out", "DIR"]])
@@ -82,7 +86,7 @@ def test_a_command_interrupted_while_it_is_imported_ends_as_any(raised, code, mo
         raise raised
 
     monkeypatch.setattr("importlib.import_module", importing)
-    monkeypatch.setattr(sys, "argv", ["lab", TRAIN_LM, "config.yaml"])
+    monkeypatch.setattr(sys, "argv", ["lab", "export", "a.pt", "b"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("lab", run_name="__main__")
     assert ended.value.code == code and "Traceback" not in capsys.readouterr().err

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from lab.children import worker_pool
 from lab.data.lra import listops, pathfinder
 from lab.data.lra.images import write_image, write_pathfinder
 from lab.data.lra.tasks import BOTH, STATE_SPACE, LraTask, Source, find_source
 from lab.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, read_pairs, write_text
 from lab.data.lra.writing import SplitRecord, Symbols, write_description, write_files, write_pixels
-from lab.data.preparation import SPLITS, check_accepted, check_settings, prepare_once
-from lab.data.processes import worker_pool
+from lab.data.preparation import check_accepted, check_settings, prepare_once
+from lab.data.prepared import SPLITS
 from lab.errors import UserError
 from lab.files import known_sha256, write_atomically
 

@@ -218,10 +218,9 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 @pytest.mark.parametrize("stage", PARTS)
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=FORK))
-    words = ["scripts/lab.sh check gpu", stage, "--out", str(tmp_path / "out"), "--dry-run"]
-    monkeypatch.setattr(sys, "argv", words)
+    options = gpu_check.parse([stage, "--out", str(tmp_path / "out"), "--dry-run"])
     with pytest.raises(SystemExit) as end:
-        gpu_check.main()
+        gpu_check.main(options)
     record = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
     assert [x["part"] for x in record["parts"]] == list(PARTS[stage])
     assert {x["part"]: x["outcome"] for x in record["parts"]} == dict.fromkeys(PARTS[stage], "passed")

@@ -14,8 +14,8 @@ from fairseq.data import Dictionary
 
 from conventions import content
 from conventions.content import check_prepared
-from lab.data.preparation import read_manifest, write_manifest
-from lab.data.prepared import identify, open_prepared, same_data
+from lab.data.preparation import write_manifest
+from lab.data.prepared import identify, open_prepared, read_manifest, same_data
 from lab.errors import UserError
 from lab.files import RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lab.commands.average import average
 from lab.export.model_card import model_card, read_run
 from lab.files import read_json
-from lab.run.average import average
 from lab.run.checkpoint import read_checkpoint
-from lab.run.folder import newest_whole
+from lab.run.resuming import newest_whole
 from tests.helpers.evil import Evil
 
 COMMAND = "scripts/lab.sh average"

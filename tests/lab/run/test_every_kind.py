@@ -11,7 +11,8 @@ from lab.run.kinds import KINDS
 from lab.run.launch import Machines, free_port
 from lab.run.log import read_log
 from lab.run.process import run_fairseq
-from lab.run.recipe import fairseq_arguments, read_experiment
+from lab.run.recipe import fairseq_arguments
+from lab.run.settings import read_experiment
 from tests.helpers import tiny
 from tests.helpers.tiny import losses
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from lab.console import parse_before_flags
 from lab.errors import UserError
-from lab.run.commands import parse
+from lab.options.train import training_parser
 from lab.run.launch import Machines, first_host, free_port, machines_of, slurm_port
 from tests.helpers import forked
 from tests.helpers.tiny import losses
@@ -29,13 +30,17 @@ ONE_TASK_EACH = SRUN | {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM
 BATCH_SCRIPT = {"SLURM_JOB_ID": "1234", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
 
 
+def parsed(words):
+    return parse_before_flags(*training_parser("lm"), ["x.yaml", *words])
+
+
 @pytest.fixture
 def machines(monkeypatch):
     """`machines(environ, visible GPUs, option, ...)`: where the command would train."""
 
     def find(environ, visible, *words):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-        return machines_of(parse("lm", ["x.yaml", *words])[0], environ)
+        return machines_of(parsed(words), environ)
 
     return find
 

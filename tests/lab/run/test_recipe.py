@@ -16,11 +16,11 @@ from lab.run.recipe import (
     fast_flags,
     is_given,
     option,
-    read_experiment,
     replaced_precision,
     shared_batch,
     shorter_warmup,
 )
+from lab.run.settings import read_experiment
 from lab.run.train import Machines, Request, planned
 from tests.helpers import forked
 

@@ -12,7 +12,8 @@ import torch
 from lab.errors import UserError, explain
 from lab.files import write_json
 from lab.outputs import run_lock
-from lab.run.folder import RunFolder, complete_save, find_resume_point, move_aside, newest_whole
+from lab.run.folder import RunFolder, move_aside
+from lab.run.resuming import complete_save, find_resume_point, newest_whole
 from lab.run.train import is_finished
 from tests.helpers.damages import DAMAGES
 

@@ -62,10 +62,10 @@ def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, c
 
 def test_dry_run_loads_no_library_that_it_does_not_use(config, tmp_path):
     code = (
-        "import gc, sys; from lab.run.commands import main; main('lm'); "
+        "import gc, sys; from lab.cli import run; run(); "
         "assert gc.isenabled() and not {'torch._dynamo', 'sklearn', 'scipy'} & set(sys.modules)"
     )
-    program = f"import sys; sys.argv = sys.argv[1:]; {code}"
+    program = f"import sys; {code}"
     words = [TRAIN_LM, config, tmp_path, "--gpus", "0", "--dry-run"]
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

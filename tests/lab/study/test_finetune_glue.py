@@ -14,6 +14,7 @@ from lab.errors import UserError
 from lab.files import RUN_MARK, read_json
 from lab.glue_tasks import TASKS
 from lab.measure.glue import decide, predict, read_rows, read_targets, score
+from lab.options.train import finetuning
 from lab.papers import read_table
 from lab.publish import glue as glue_table
 from lab.publish.page import Table, markdown_parts
@@ -228,7 +229,7 @@ def test_best_compares_over_the_seeds_that_all_choices_have():
 
 def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
-    options = finetune_glue.parse([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
+    options = finetuning([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
     found = finetune_glue.cells_asked(options)
     assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from lab.errors import UserError
+from lab.study.cells import prune
 from lab.study.cli import prepare_data
-from lab.study.worker import prune
 from tests.lab.study.conftest import cells
 
 METHODS = {

@@ -17,7 +17,7 @@ import torch
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
 from lab.measure import MEASURES, Measure
-from lab.run import folder as run_folder
+from lab.run import resuming
 from lab.study import cli as study
 from lab.study import schedule, worker
 from lab.study.cells import tuning_cells
@@ -25,7 +25,7 @@ from lab.study.cli import time_left
 from lab.study.declaration import read_study
 from lab.study.page import write_page
 from lab.study.records import read_records
-from lab.study.worker import SETTINGS_ARE_WRONG, request_of
+from lab.study.schedule import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import commands, forked
 from tests.helpers.logs import inner, wait_for
 from tests.helpers.lra import write_lra
@@ -83,7 +83,7 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
     def diverge(plan):
         raise Diverged("the loss is nan")
 
-    monkeypatch.setattr("lab.run.train.train", diverge)
+    monkeypatch.setattr(worker, "train", diverge)
     study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
     [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
     [tried, _] = tuning_cells(cell)
@@ -113,14 +113,14 @@ def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
 
     def take_up():
         np.save(labels, np.roll(np.load(labels), 1))
-        run_folder.take_up(cell.run, data, None)
+        resuming.take_up(cell.run, data, None)
 
     take_up()
     take_up()  # nothing was saved: it starts again
     begun = SimpleNamespace(groups={})
-    monkeypatch.setattr(run_folder, "find_resume_point", lambda *unused: begun)
-    monkeypatch.setattr("user_dir.checks.same_settings.check_same_run", lambda *unused: None)
-    assert run_folder.take_up(cell.run, data, None) is begun
+    monkeypatch.setattr(resuming, "find_resume_point", lambda *unused: begun)
+    monkeypatch.setattr("lab.run.resuming.check_same_run", lambda *unused: None)
+    assert resuming.take_up(cell.run, data, None) is begun
     with pytest.raises(UserError, match="run on other training data .* or choose another --out$"):
         take_up()
 
@@ -133,10 +133,10 @@ def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file
     (cell.folder / "train.log").write_text("of the first updates\n")
     state = {"model": {"x": torch.ones(1)}, "optimizer_history": [{"num_updates": 3}], "cfg": {"model": {}}}
     torch.save(state, cell.folder / "checkpoint_1_3.pt")
-    monkeypatch.setattr("user_dir.checks.same_settings.check_same_run", lambda *unused: None)
+    monkeypatch.setattr("lab.run.resuming.check_same_run", lambda *unused: None)
     with cell.run.lock():
         cell.run.begin()
-        assert run_folder.take_up(cell.run, None, None).updates == 3
+        assert resuming.take_up(cell.run, None, None).updates == 3
     assert cell.run.log.read_text() == "of the first updates\n"
     [other] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out", flags=("--lr", "1"))
     with (
@@ -146,7 +146,7 @@ def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file
         other.run.begin()
     (cell.folder / "checkpoint_1_3.pt").write_text("damaged")
     with pytest.raises(UserError, match="no checkpoint in .* is whole .*move them away"):
-        run_folder.take_up(cell.run, None, None)
+        resuming.take_up(cell.run, None, None)
 
 
 def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, tmp_path):
@@ -285,7 +285,7 @@ def test_the_study_of_the_documents_runs(call, tmp_path):
 
 def test_status_imports_nothing_that_takes_seconds(study_file):
     code = (
-        "import sys; sys.argv = ['study', *sys.argv[1:]]; from lab.study.cli import main; main(); "
+        "import sys; from lab.study.cli import main, parse; main(parse(sys.argv[1:])); "
         "assert not {'torch', 'fairseq', 'matplotlib'} & set(sys.modules)"
     )
     words = [study_file, "--status"]
@@ -376,7 +376,7 @@ def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeyp
 
     def interrupted(running):
         alive = lambda: running[0].process.poll() is None  # noqa: E731
-        wait_for('"num_updates"', cell.folder / run_folder.LOG, alive)
+        wait_for('"num_updates"', cell.folder / resuming.LOG, alive)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule, "start", note)

@@ -13,7 +13,6 @@ import pytest
 from lab.commands import quickstart
 from lab.files import ROOT
 from lab.run.log import SECONDS_OF_SILENCE
-from lab.study import schedule
 from lab.study.schedule import Follower, RunningCell
 
 
@@ -56,7 +55,7 @@ def test_a_cell_is_shown_once_another_has_ended(tmp_path, capsys):
 
 def test_quickstart_trains_side_by_side_where_cores_and_memory_allow(monkeypatch):
     cells, gpus = ["one", "two", "three"], []
-    monkeypatch.setattr(schedule, "gpus", lambda: gpus)
+    monkeypatch.setattr(quickstart, "gpus", lambda: gpus)
     for cores, gigabytes, jobs in ((1, 16, 1), (2, 2, 1), (2, 4, 3), (8, 16, 3)):
         monkeypatch.setattr(quickstart, "usable_cores", lambda cores=cores: cores)
         monkeypatch.setattr(quickstart, "memory_available", lambda gigabytes=gigabytes: gigabytes * 10**9)

@@ -1,18 +1,7 @@
-"""Average the weights of checkpoints, as fairseq's own script does.
+"""The command `average`: one checkpoint whose weights are the mean of several."""
 
-The checkpoints are named one by one, or the last ones of a run are taken:
-
-    scripts/lab.sh average --inputs A/checkpoint_1_9.pt B/checkpoint_1_9.pt --output average.pt
-    scripts/lab.sh average --inputs RUN --num-update-checkpoints 5 --output RUN/average.pt
-
-The settings are those of the newest one. The result can be evaluated, exported and fine-tuned; no run
-resumes from it, as it has no optimizer state. The result, its evaluations and its model card name the
-averaged checkpoints.
-"""
-
-import argparse
 import re
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,54 +9,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.console import Parser, count
 from lab.errors import UserError
 from lab.files import flush_to_disk, replacing, shown_path
+from lab.options.models import OF_A_FOLDER
 from lab.outputs import check_output
 from lab.run.checkpoint import Checkpoint, read_checkpoint
 from lab.run.folder import keep_vocabulary
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.same_settings import differences, is_free_at_start
 
-COMMAND = "scripts/lab.sh average"
-# The options that take the last checkpoints of a folder, and the names of these.
-LAST = {
-    "--num-update-checkpoints": (re.compile(r"checkpoint_\d+_(\d+)\.pt"), "checkpoint_EPOCH_UPDATE.pt"),
-    "--num-epoch-checkpoints": (re.compile(r"checkpoint(\d+)\.pt"), "checkpointEPOCH.pt"),
+NUMBERED = {
+    "--num-update-checkpoints": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
+    "--num-epoch-checkpoints": re.compile(r"checkpoint(\d+)\.pt"),
 }
+"""The names that the options of `OF_A_FOLDER` stand for."""
 # Buffers of numbers that an attention has drawn: their mean is no draw.
 DRAWN = ("eval_proj", "rotations")
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; UserError for those that exclude each other."""
-    parser = Parser(COMMAND, __doc__)
-    parser.add_argument(
-        "--inputs", nargs="+", required=True, metavar="CHECKPOINT", help="two or more, or the folder of a run"
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the average goes")
-    last = parser.add_mutually_exclusive_group()
-    for option, (_, names) in LAST.items():
-        last.add_argument(option, type=count, metavar="N", help=f"the last N of the folder's {names}")
-    parser.add_argument(
-        "--checkpoint-upper-bound",
-        type=count,
-        metavar="M",
-        help="of a folder: leave out the checkpoints after this update, or epoch",
-    )
-    options = parser.parse_args(words)
-    if options.checkpoint_upper_bound and not _number(options)[0]:
-        parser.error("--checkpoint-upper-bound goes with --num-update-checkpoints or --num-epoch-checkpoints")
-    return options
-
-
-def _number(options: argparse.Namespace) -> tuple[int | None, str]:
+def _number(options: Namespace) -> tuple[int | None, str]:
     """How many of a folder's checkpoints, and the option that says so."""
-    given = {option: getattr(options, option.removeprefix("--").replace("-", "_")) for option in LAST}
+    given = {option: getattr(options, option.removeprefix("--").replace("-", "_")) for option in OF_A_FOLDER}
     return next(((number, option) for option, number in given.items() if number), (None, ""))
 
 
-def inputs(options: argparse.Namespace) -> list[Path]:
+def inputs(options: Namespace) -> list[Path]:
     """The checkpoints to average; UserError where they are fewer than asked for, or than two."""
 
     number, option = _number(options)
@@ -77,7 +43,7 @@ def inputs(options: argparse.Namespace) -> list[Path]:
         return last_checkpoints(Path(options.inputs[0]), number, option, options.checkpoint_upper_bound)
     found = [Path(name) for name in checkpoint_files(options.inputs)]
     if folder := next((path for path in found if path.is_dir()), None):
-        raise UserError(f"--inputs names the folder {folder}; add {' or '.join(LAST)} and a number")
+        raise UserError(f"--inputs names the folder {folder}; add {' or '.join(OF_A_FOLDER)} and a number")
     if len(found) < 2:
         raise UserError(f"--inputs names one checkpoint, {found[0]}; an average needs two or more")
     return found
@@ -85,7 +51,7 @@ def inputs(options: argparse.Namespace) -> list[Path]:
 
 def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) -> list[Path]:
     """The last `number` of a folder that `option` means, none after `bound`; UserError if they are fewer."""
-    pattern, names = LAST[option]
+    pattern, names = NUMBERED[option], OF_A_FOLDER[option]
     matches = {int(match[1]): path for path in folder.iterdir() if (match := pattern.fullmatch(path.name))}
     found = [matches[at] for at in sorted(matches) if bound is None or at <= bound]
     if len(found) < number:
@@ -152,10 +118,8 @@ def is_average(path: Path) -> bool:
         return False
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Write the average, and the dictionary and tokeniser beside it."""
-    options = parse(sys.argv[1:])
-
     paths, out = inputs(options), options.output
     check_output(out, is_average, paths, option="--output")
     checkpoints = [read_checkpoint(path.absolute()) for path in paths]
