@@ -22,8 +22,16 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 import build_machine
 from lab.console import Parser, add_out_dir, out_dir, run_command
 from lab.errors import UserError
-from lab.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
-from lab.outputs import check_output, json_with, marked
+from lab.files import (
+    BENCHMARKS,
+    ROOT,
+    check_output,
+    json_with,
+    marked,
+    shown_path,
+    write_atomically,
+    write_json,
+)
 from lab.provenance import commit, environment
 from lab.publish.tables import markdown_table
 

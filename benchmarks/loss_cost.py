@@ -29,8 +29,7 @@ from benchmarks.run import choose_device, same_case, write_tables
 from benchmarks.worker import run_case
 from lab.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from lab.errors import UserError
-from lab.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
-from lab.outputs import check_output, json_with
+from lab.files import BENCHMARKS, ROOT, check_output, json_with, read_json, shown_path, write_json
 from lab.provenance import check_same_machine, environment, memory_available
 from lab.publish.tables import markdown_table, ran_on, spread
 
@@ -184,7 +183,7 @@ def prepare(text: Path, words: int, folder: Path) -> None:
     from fairseq.data import Dictionary
     from fairseq.tokenizer import tokenize_line
 
-    from lab.data.arrays import numbered, write_rows
+    from lab.data.preparation import numbered, write_rows
 
     dictionary = Dictionary()
     lines = text.read_text(encoding="utf-8").splitlines()

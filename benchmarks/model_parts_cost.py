@@ -31,9 +31,8 @@ from benchmarks.worker import measure_steps, run_case
 from causal_linear_attention import causal_linear_attention
 from lab.console import Parser, add_out_dir, count, out_dir, run_command
 from lab.errors import UserError
-from lab.files import BENCHMARKS, ROOT, shown_path, write_json
+from lab.files import BENCHMARKS, ROOT, check_output, json_with, shown_path, write_json
 from lab.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA
-from lab.outputs import check_output, json_with
 from lab.provenance import commit, environment
 from lab.publish.tables import markdown_table, where
 

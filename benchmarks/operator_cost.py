@@ -68,8 +68,7 @@ from causal_linear_attention import (
 )
 from lab.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from lab.errors import UserError
-from lab.files import BENCHMARKS, shown_path, write_json
-from lab.outputs import check_output, json_with
+from lab.files import BENCHMARKS, check_output, json_with, shown_path, write_json
 from lab.provenance import environment
 
 RESULT = json_with("environment", "peak", "records")

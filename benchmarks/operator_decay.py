@@ -13,8 +13,7 @@ from benchmarks.measuring import ENOUGH_MS, measure
 from benchmarks.operator_peers import BOTH, FORWARD, ours
 from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention
-from lab.files import write_json
-from lab.outputs import json_with
+from lab.files import json_with, write_json
 from lab.provenance import environment
 from lab.publish.tables import markdown_table, ran_on, spread, where
 

@@ -29,8 +29,7 @@ from benchmarks.run import choose_device, write_tables
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from lab.console import Parser, add_device, count, run_command
-from lab.files import BENCHMARKS, shown_path, write_json
-from lab.outputs import check_output, json_with
+from lab.files import BENCHMARKS, check_output, json_with, shown_path, write_json
 from lab.provenance import environment
 from lab.publish.tables import markdown_table, ran_on, spread
 

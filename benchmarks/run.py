@@ -15,8 +15,17 @@ import torch
 from benchmarks.worker import Case, run_case
 from lab.console import Parser, add_device, names, positive
 from lab.errors import UserError
-from lab.files import BENCHMARKS, RESULTS, read_json, shown_path, write_atomically, write_json
-from lab.outputs import check_output, json_with, marked
+from lab.files import (
+    BENCHMARKS,
+    RESULTS,
+    check_output,
+    json_with,
+    marked,
+    read_json,
+    shown_path,
+    write_atomically,
+    write_json,
+)
 from lab.provenance import check_same_machine, commit, environment, memory_available
 
 Settings = dict[str, Any]

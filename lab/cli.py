@@ -60,8 +60,8 @@ COMMANDS = {
     "prepare bundled_corpus": _prepare(
         "bundled_corpus", "bundled_corpus", "prepare the corpus that comes with Python"
     ),
-    "prepare wikitext": _prepare("wikitext", "wikitext", "prepare WikiText-2 or WikiText-103"),
-    "prepare text": _prepare("own_text", "text", "prepare your own text for language models"),
+    "prepare wikitext": _prepare("causal_lm", "wikitext", "prepare WikiText-2 or WikiText-103"),
+    "prepare text": _prepare("causal_lm", "text", "prepare your own text for language models"),
     "prepare roberta": _prepare("masked_lm", "roberta", "prepare WikiText or your own text for RoBERTa"),
     "prepare glue": _prepare("glue", "glue", "prepare GLUE"),
     "prepare lra": _prepare("lra.prepare", "lra", "prepare Long Range Arena"),

@@ -19,8 +19,7 @@ from xml.etree import ElementTree
 
 from lab.console import Parser, count, number_of
 from lab.errors import UserError
-from lab.files import BENCHMARKS, ROOT, shown_path, write_json
-from lab.outputs import check_output, json_with
+from lab.files import BENCHMARKS, ROOT, check_output, json_with, shown_path, write_json
 from lab.provenance import environment
 
 RESULT = BENCHMARKS / "fault_check.json"

@@ -42,8 +42,7 @@ from conventions import STOPPED
 from lab.checks.gpu_parts import PARTS, Part, parts
 from lab.console import Parser, add_out_dir, out_dir
 from lab.errors import UserError
-from lab.files import ROOT, read_json, write_atomically, write_json
-from lab.outputs import check_output_folder
+from lab.files import ROOT, check_output_folder, read_json, write_atomically, write_json
 from lab.provenance import environment, hardware, portable_command
 from lab.run.log import peak_memory, read_log
 

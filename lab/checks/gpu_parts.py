@@ -202,7 +202,7 @@ def write_random_words(dest: Path, words: int, tokens: int) -> None:
     """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
     import torch
 
-    from lab.data.arrays import write_rows
+    from lab.data.preparation import write_rows
 
     folder = dest.with_name(f"{dest.name}.part")
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lab.errors import UserError
-from lab.files import flush_to_disk, replacing, shown_path
+from lab.files import check_output, flush_to_disk, replacing, shown_path
 from lab.options.models import OF_A_FOLDER
-from lab.outputs import check_output
 from lab.run.checkpoint import Checkpoint, read_checkpoint
 from lab.run.folder import keep_vocabulary
 from user_dir.checks.checkpoints import checkpoint_files

@@ -13,10 +13,10 @@ from lab.papers import read_table
 from lab.publish import analysis, documents
 from lab.publish.tables import grouped, markdown_table
 from lab.sources import stale
-from lab.study.claims import verdicts
 from lab.study.declaration import our_studies, read_study, study_names
 from lab.study.page import groups_of, publish, shown_records
 from lab.study.schema import Record
+from lab.study.table import verdicts
 from lab.verdicts import NOT_RUN
 from user_dir.attention import attention_class
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from lab.console import Parser, count
 from lab.data.prepared import open_prepared
-from lab.files import ROOT, is_run, write_atomically
-from lab.outputs import run_lock
+from lab.files import ROOT, is_run, run_lock, write_atomically
 from lab.provenance import memory_available, usable_cores
 from lab.run.folder import move_aside
 from lab.run.process import run_fairseq

@@ -16,13 +16,12 @@ from pathlib import Path
 import torch
 from fairseq.data import Dictionary
 
-from lab.data.arrays import numbered, write_rows
-from lab.data.preparation import check_accepted, prepare_once, write_manifest
+from lab.data.preparation import check_accepted, numbered, prepare_once, write_manifest, write_rows
 from lab.data.prepared import DICTIONARY, read_manifest
 from lab.data.tokenization import TextEncoder, encode_all, tokenizer_fingerprint, worker_count
 from lab.errors import UserError
+from lab.files import check_output_folder
 from lab.glue_tasks import TASKS, GlueTask, glue_task
-from lab.outputs import check_output_folder
 
 # The files of a GLUE task and their contents.
 #

@@ -19,10 +19,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from lab.data.arrays import save_array
 from lab.data.lra.images import CIFAR_SIDE, CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
 from lab.data.lra.tasks import find_source, lra_tasks
-from lab.data.preparation import check_accepted, check_settings, prepare_once, write_manifest
+from lab.data.preparation import check_accepted, check_settings, prepare_once, save_array, write_manifest
 from lab.data.published import CORPORA
 from lab.errors import UserError
 from lab.files import sha256_of

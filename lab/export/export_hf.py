@@ -7,8 +7,16 @@ from pathlib import Path
 
 from lab.export.exported import load_source, model_files, tokenizer_files
 from lab.export.model_card import model_card, read_run
-from lab.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
-from lab.outputs import MARK, check_output_folder
+from lab.files import (
+    MARK,
+    begin,
+    check_begin,
+    check_output_folder,
+    fingerprint,
+    sha256_of,
+    shown_path,
+    write_atomically,
+)
 from lab.run.checkpoint import check_reads_text, read_checkpoint
 from lab.run.resuming import whole_checkpoint
 

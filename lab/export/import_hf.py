@@ -22,6 +22,7 @@ from lab.files import (
     ROOT,
     begin,
     check_begin,
+    check_output_folder,
     fingerprint,
     flush_to_disk,
     read_json,
@@ -29,7 +30,6 @@ from lab.files import (
     sha256_of,
     shown_path,
 )
-from lab.outputs import check_output_folder
 from lab.run.checkpoint import ENCODER, POSITIONS_BEFORE_THE_FIRST, build_encoder, encoders, read_dictionary
 from lab.run.folder import keep_vocabulary
 from lab.run.recipe import check_owned

@@ -16,8 +16,7 @@ from conventions import PREPARED, RUN_DATA
 from lab.data.bundled_corpus import CORPUS as BUNDLED
 from lab.data.prepared import CORPUS, TEXT
 from lab.data.published import CORPORA
-from lab.files import read_json
-from lab.outputs import MARK
+from lab.files import MARK, read_json
 from lab.provenance import commit
 from lab.run.checkpoint import Checkpoint
 

@@ -21,8 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from lab.console import Parser, count
-from lab.files import ROOT
-from lab.outputs import check_output_folder
+from lab.files import ROOT, check_output_folder
 
 COMMAND = "scripts/lab.sh figures"
 FIGURES = ROOT / "runs" / "figures"

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from lab.files import FINGERPRINT, fingerprint, once, shown_path
-from lab.outputs import check_output, json_with
+from lab.files import FINGERPRINT, check_output, fingerprint, json_with, once, shown_path
 from lab.provenance import environment
 from lab.publish.analysis import write_figure
 from lab.verdicts import CONFIRMED, Verdict, judge_fact

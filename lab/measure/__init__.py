@@ -5,7 +5,7 @@ they are loaded where a run is measured.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Measure:
     """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
 
-    Without tasks it measures cases that need no training. `figures` are the paths of what it finds, separated
-    by spaces; `*` stands for names that the run decides. The module `extras` of lab/publish has tables and
-    pictures that only this measure has, for studies with the axes `needs`.
+    `figures` are the paths of what it finds, separated
+    by spaces; `*` stands for names that the run decides. The module `extras` of lab/publish has the
+    tables and pictures that only this measure shows (EXTRAS), for studies with the axes `needs`.
     """
 
     module: str
@@ -30,11 +30,6 @@ class Measure:
     function: str = "measure_run"
     extras: str = ""
     needs: tuple[str, ...] = ()
-
-    @property
-    def trains(self) -> bool:
-        """Whether what it measures is trained first."""
-        return bool(self.tasks)
 
 
 TEXTS = ("language_modeling", "carried_language_modeling")
@@ -56,7 +51,7 @@ MEASURES = {
         TEXTS,
         f"parameters unigram_perplexity {each('apart carried', OF_A_LOSS)} "
         f"{each('carried', 'streams longest remark buckets.*')}",
-        extras="carried_state",
+        extras="language_models",
         needs=("model", "segment", "way"),
     ),
     "copy": Measure(
@@ -73,7 +68,7 @@ MEASURES = {
         ("sentence_prediction",),
         f"{OF_A_MODEL} task partial examples.* cut pretraining_updates learning_rate dev.* score majority "
         "majority.* best_update",
-        extras="glue",
+        extras="encoders",
         needs=("task",),
     ),
     "image_classification": Measure(
@@ -83,7 +78,7 @@ MEASURES = {
         f"{OF_A_MODEL} {OF_ANSWERS} attention training_images split most_frequent_class gradient_norm "
         "largest_inverse_loss_scale exponents.*",
         "measure_images",
-        extras="vision",
+        extras="images",
         needs=("method",),
     ),
     "language_model": Measure(
@@ -116,7 +111,7 @@ MEASURES = {
         ("train", "valid", "test"),
         ("pixels",),
         f"{OF_A_MODEL} attention images.* bits_per_dimension.* without_a_model.* pictures.*",
-        extras="pixels",
+        extras="images",
         needs=("method",),
     ),
     "recall": Measure(
@@ -143,17 +138,7 @@ class TrainedRun:
     device: "torch.device"
 
 
-@dataclass(frozen=True)
-class Case:
-    """What a measure without training takes: the choice of each axis, all settings of the cell, its seed."""
-
-    values: Mapping[str, str]
-    settings: Mapping[str, Any]
-    seed: int
-    device: "torch.device"
-
-
-def measuring(name: str) -> Callable[[Any], dict[str, Any]]:
-    """The function that measures a `TrainedRun` or a `Case`: what it returns is the `found` of the record."""
+def measuring(name: str) -> Callable[[TrainedRun], dict[str, Any]]:
+    """The function that measures a run: what it returns is the `found` of the record."""
     chosen = MEASURES[name]
     return getattr(importlib.import_module(f"{__name__}.{chosen.module}"), chosen.function)

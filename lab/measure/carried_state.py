@@ -23,13 +23,12 @@ from lab.console import Parser
 from lab.data.masked_lm import TITLE
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
-from lab.files import shown_path, write_atomically, write_json
+from lab.files import marked, shown_path, write_atomically, write_json
 from lab.measure import TrainedRun
 from lab.measure.perplexity import evaluate, figures, perplexity_of, unigram_bits
 from lab.options.evaluate import PPL_SCRIPT
-from lab.outputs import marked
 from lab.provenance import environment, memory_available, process_memory
-from lab.publish.carried_state import markdown, plot
+from lab.publish.language_models import markdown, plot
 from lab.run.checkpoint import Checkpoint, read_language_model, usual_device
 from user_dir.attention.parts.state import state_bytes
 from user_dir.checks.settings import read_overrides

@@ -14,12 +14,11 @@ import torch
 from lab.console import number_of
 from lab.data.prepared import open_prepared
 from lab.errors import UserError
-from lab.files import read_json, shown_path, write_json
+from lab.files import Ours, check_output, json_with, read_json, shown_path, write_json
 from lab.measure.accuracy import evaluate_lra
 from lab.measure.perplexity import evaluate, evaluate_masked_lm
 from lab.measure.pixels import evaluate as evaluate_images
 from lab.options.evaluate import PPL_SCRIPT
-from lab.outputs import Ours, check_output, json_with
 from lab.run.checkpoint import Checkpoint, read_checkpoint, read_encoder, read_language_model, usual_device
 from lab.run.kinds import KINDS, Classification, Pixels, load_image_model, read_lra
 from lab.run.resuming import whole_checkpoint

@@ -17,10 +17,9 @@ from lab.console import number_of
 from lab.data.glue import Examples, LineReader, Source, read_examples
 from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
-from lab.files import read_json, shown_path, write_atomically
+from lab.files import begins, check_output, read_json, say_replaced, shown_path, write_atomically
 from lab.glue_tasks import GlueTask, glue_task
 from lab.measure import TrainedRun
-from lab.outputs import begins, check_output, say_replaced
 from lab.run.checkpoint import (
     Checkpoint,
     architecture_of,

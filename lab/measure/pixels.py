@@ -18,10 +18,9 @@ from tqdm import tqdm
 
 from lab.console import number_of
 from lab.errors import UserError
-from lab.files import shown_path, write_atomically
+from lab.files import begins, check_output, say_replaced, shown_path, write_atomically
 from lab.measure import TrainedRun
 from lab.measure.accuracy import about_images, batches_of, count_correct
-from lab.outputs import begins, check_output, say_replaced
 from lab.provenance import environment
 from lab.run.checkpoint import Checkpoint, usual_device
 from lab.run.kinds import Pixels, load_image_model

@@ -30,9 +30,8 @@ from matplotlib.colors import Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from lab.errors import UserError
-from lab.files import read_json, shown_path, write_atomically
+from lab.files import check_output, is_generated, marked, read_json, shown_path, write_atomically
 from lab.methods import ANALYSED
-from lab.outputs import check_output, is_generated, marked
 from lab.papers import statement, statements
 from lab.publish.plots import (
     PALEST,

@@ -1,15 +1,20 @@
-"""The settings of the measured language models beside those of TransNormer's Table 13."""
+"""Language models: their settings beside the paper's, and streams that are read with carried state."""
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+from lab.methods import LANGUAGE_MODELS, label_of
 from lab.papers import read_table
-from lab.publish.tables import Section, markdown_table
+from lab.publish.plots import Curve, colors_of, plot_curves, tint
+from lab.publish.tables import Extras, Section, grouped, markdown_table, note_of_seed, of_first_seed, where
 from lab.run.recipe import given_settings
 from lab.store import Record
 
 
-def tables(section: Section) -> list[str]:
+def settings_tables(section: Section) -> list[str]:
     """A row for each setting: the paper's on the left, on the right all values that the records have."""
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
     records = [{**record, "settings": given_settings(record)} for record in section.records]
@@ -71,3 +76,125 @@ def clipping(norm: float | str) -> str:
 def number(value: Any) -> str:
     """A number with commas; a text as it is."""
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+MIB = 2**20
+READINGS = {"read apart": "apart", "read with state": "carried"}
+APART = 0.5
+"""The share of white in the colours of models that were trained without carried state."""
+ASKS = "Read from end to end, do models trained with carried state predict later text better than others?"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Caption, and a table with a row for each bucket of positions."""
+    rows = [
+        [
+            f"{bucket['first']:,} to {bucket['end'] - 1:,}",
+            f"{bucket['tokens']:,}",
+            f"{bucket['loss_nats_per_token']:.4f}",
+            f"{bucket['perplexity_per_token']:.2f}",
+            f"{bucket['tokens_per_second']:,.0f}",
+            f"{bucket['state_bytes'] / MIB:.3f}",
+            f"{bucket['memory_bytes'] / MIB:,.0f}",
+        ]
+        for bucket in result["buckets"]
+    ]
+    header = ["position", "tokens", "nats per token", "perplexity", "tokens/s", "state, MiB", "memory, MiB"]
+    return f"{caption(result)}\n\n{markdown_table(header, rows)}\n"
+
+
+def caption(result: dict[str, Any]) -> str:
+    """What was evaluated, in a paragraph."""
+    resets = ", reset at documents" if result["reset_at_documents"] else ""
+    remark = f" Note: {result['remark']}." if result["remark"] else ""
+    record = result["environment"]
+    streams = f"{result['streams']:,} streams of up to" if result["streams"] > 1 else "one stream of"
+    trained = "with carried state on" if result.get("trained_with_state") else "on"
+    return (
+        f"{result['architecture']}, {result['updates']:,} updates, trained {trained} samples of "
+        f"{result['tokens_per_sample']:,}; {result['split']} split as {streams} "
+        f"{result['longest']:,} tokens, {result['segment']:,} at a time{resets}; commit {record['commit']}, "
+        f"{record['date']}.{remark}"
+    )
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Perplexity, tokens per second and memory against the position, each at the end of its bucket."""
+    method = LANGUAGE_MODELS.get(result["architecture"])
+    label, color = (method.label, method.color) if method else (result["architecture"], "#000000")
+    buckets = result["buckets"]
+    ends = [min(bucket["end"], result["longest"]) for bucket in buckets]
+    measures = {
+        "Perplexity per token": ("perplexity", "perplexity_per_token", 1),
+        "Speed": ("tokens per second", "tokens_per_second", 1),
+        "Memory in use": ("MiB", "memory_bytes", MIB),
+    }
+    panels = []
+    for title, (unit, key, size) in measures.items():
+        curve = Curve(label, color, ends, [bucket[key] / size for bucket in buckets])
+        panels.append((title, "position, tokens", unit, [curve]))
+    asks = "Read with carried state, do perplexity, speed and memory stay the same at later positions?"
+    plot_curves(path, panels, asks=asks, note=f"float32; {where(result['environment'])}. {caption(result)}")
+
+
+def way_tables(section: Section) -> list[str]:
+    """The perplexity of each model trained with carried state, divided by that of the same trained apart."""
+    rows, alone = [], []
+    models, segments = section.choices["model"], section.choices["segment"]
+    groups = grouped(section.records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
+    for model, segment in product(models, segments):
+        group = groups.get((model, segment), [])
+        own = ratio(group, "carried", "apart")
+        if own is not None:  # both ways were trained
+            alike = [ratio(group, reading, reading) for reading in READINGS.values()]
+            shown = [f"{one:.2f}" for one in (*alike, own)]
+            rows.append([models[model].label, segment, *shown])
+            alone.append(own)
+    if not rows:
+        return []
+    header = ["trained with state : trained apart", "segment", *READINGS, "each as it was trained"]
+    worse = sum(one > 1 for one in alone)
+    return [
+        markdown_table(header, rows),
+        f"Trained and read with carried state, {worse} of {len(alone)} models are worse than the same model "
+        f"trained and read apart ({min(alone):.2f} to {max(alone):.2f} times its perplexity).",
+    ]
+
+
+def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | None:
+    """The median perplexity of the runs trained with carried state, read `with_state`, to that of the others.
+
+    These are read as `apart` says. None if either way of training is missing.
+    """
+    middles = []
+    for way, reading in (("carried", with_state), ("apart", apart)):
+        values = [
+            one["found"][reading]["perplexity_per_token"] for one in records if one["cell"]["way"] == way
+        ]
+        if not values:
+            return None
+        middles.append(statistics.median(values))
+    return middles[0] / middles[1]
+
+
+def draw_positions(section: Section, source: str, path: Path) -> None:
+    """Perplexity by position with carried state, a panel per segment: the first seed."""
+    shown, panels = of_first_seed(section.records), []
+    colors = colors_of(list(dict.fromkeys((record["cell"]["model"],) for record in shown)))
+    for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
+        curves = [_curve(record, colors[record["cell"]["model"],]) for record in group]
+        panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
+    plot_curves(path, panels, asks=ASKS, note=note_of_seed(shown), source=source)
+
+
+def _curve(record: Record, color: str) -> Curve:
+    buckets, apart = record["found"]["carried"]["buckets"], record["cell"]["way"] == "apart"
+    label = label_of(record["cell"]["model"])
+    x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
+    return Curve(f"{label}, trained apart", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
+
+
+EXTRAS = {
+    "carried": Extras(way_tables, {"positions": draw_positions}),
+    "language_model": Extras(settings_tables),
+}

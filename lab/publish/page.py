@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lab.outputs import MARK
+from lab.files import MARK
 from lab.publish.plots import Panel, draw_curves
 
 HERE = Path(__file__).parent

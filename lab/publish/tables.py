@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.console import number_of
@@ -75,6 +76,14 @@ class Section:
     records: Sequence[Record]
     choices: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Sequence[Record]]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What only the page of one measure shows: further tables of a section, and pictures by their titles."""
+
+    tables: Callable[[Section], list[str]] = lambda section: []
+    pictures: Mapping[str, Callable[[Section, str, Path], None]] = field(default_factory=dict)
 
 
 def seed_of(record: Record) -> int:

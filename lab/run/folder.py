@@ -19,10 +19,11 @@ from lab.files import (
     RUN_MARK,
     begin,
     is_run,
+    json_with,
+    run_lock,
     write_atomically,
     write_json,
 )
-from lab.outputs import json_with, run_lock
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 LOG = "train.log"

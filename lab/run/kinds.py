@@ -13,9 +13,8 @@ from conventions.content import check_prepared
 from lab.data.prepared import PreparedData, identify, open_prepared, read_manifest
 from lab.data.tokenization import tokenizer_fingerprint
 from lab.errors import UserError
-from lab.files import write_json
+from lab.files import check_output, json_with, write_json
 from lab.glue_tasks import GlueTask, glue_task
-from lab.outputs import check_output, json_with
 from lab.provenance import environment
 from lab.run.checkpoint import (
     Checkpoint,

@@ -9,8 +9,7 @@ from typing import Any
 from conventions import RUN_DATA
 from conventions.files import remove_if_left
 from lab.errors import UserError
-from lab.files import flush_to_disk, replacing
-from lab.outputs import check_output
+from lab.files import check_output, flush_to_disk, replacing
 from lab.run.checkpoint import Checkpoint, read_checkpoint
 from lab.run.folder import (
     BEST,

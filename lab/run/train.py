@@ -20,8 +20,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from conventions import PREPARED, RUN_DATA
 from lab.console import number_of
 from lab.errors import UserError
-from lab.files import ROOT, read_json, shown_path
-from lab.outputs import check_output_folder
+from lab.files import ROOT, check_output_folder, read_json, shown_path
 from lab.run.checkpoint import Checkpoint, read_checkpoint
 from lab.run.folder import BEST, LAST, RunFolder
 from lab.run.kinds import KINDS, Kind

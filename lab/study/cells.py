@@ -171,12 +171,7 @@ class Cell:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings of the YAML and those of the choices, not compared with fairseq's.
-
-        Without a YAML, as where nothing is trained, there are none.
-        """
-        if not self.study.config:
-            return Experiment(self.study.path, {})
+        """The settings of the YAML and those of the choices, not compared with fairseq's."""
         experiment = _composed(self.config, self.config.stat().st_mtime_ns)
         for key, value in self.given:
             if key == YAML:
@@ -214,7 +209,7 @@ class Cell:
 
     def exists(self) -> bool:
         """Whether there is a YAML for it, and each of its choices has settings for the others."""
-        return (self.config.is_file() or not self.study.config) and all(
+        return self.config.is_file() and all(
             self.values[key] in value
             for choice in self.choices
             for key, value in choice.settings.items()
@@ -376,8 +371,7 @@ def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list
     chosen = [axis.choose(asked.get(name) or axis.usual) for name, axis in study.axes.items()]
     check_flags(plan, chosen)
     every = [Cell(plan, choices, 0) for choices in product(*chosen)]
-    fixed = study.config and "{" not in study.config
-    if fixed and not every[0].config.is_file():
+    if "{" not in study.config and not every[0].config.is_file():
         raise UserError(f"{study.path}: config names {study.config}, which does not exist")
     combinations = [cell for cell in every if cell.exists()]
     check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])

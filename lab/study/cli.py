@@ -25,9 +25,7 @@ from lab.console import Parser, count, names, number_of, split_flags
 from lab.data.prepared import identify
 from lab.data.scripts import run_script, with_source
 from lab.errors import UserError, nearest
-from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
-from lab.measure import MEASURES
-from lab.outputs import MARK, check_output_folder, run_lock
+from lab.files import MARK, RESULTS, ROOT, check_output_folder, fingerprint, made_folder, run_lock, shown_path
 from lab.publish.tables import grouped
 from lab.run.log import run_figures
 from lab.run.process import import_quickly
@@ -258,9 +256,6 @@ def show_commands(cells: Sequence[Cell]) -> None:
         print(f"# {cell.name}")
         if cell.record():
             print("done before")
-            continue
-        if not MEASURES[cell.study.evaluate].trains:
-            print("nothing to train")
             continue
         arguments = cell.arguments(on_gpu)
         if (alike := setting_words(cell)) not in checked:

@@ -24,7 +24,6 @@ from lab.files import ROOT
 from lab.measure import MEASURES
 from lab.methods import NAMED, label_of
 from lab.papers import read_table
-from lab.study.claims import EXTREMES, PAIRS, RANK
 from lab.study.schema import (
     BY,
     COUNT,
@@ -46,7 +45,7 @@ from lab.study.schema import (
     Tune,
     parse_expression,
 )
-from lab.study.table import key_of
+from lab.study.table import EXTREMES, PAIRS, RANK, key_of
 from lab.verdicts import (
     BOUNDS,
     NOT_COMPARABLE,
@@ -296,7 +295,7 @@ def read_study(word: str | Path) -> Study:
 
 def _study(path: Path, keys: StudyKeys) -> Study:
     check_known(keys.evaluate, MEASURES, f"{path}: there is no measure {keys.evaluate!r}")
-    if MEASURES[keys.evaluate].trains and not keys.config:
+    if not keys.config:
         raise UserError(f"{path}: config is missing; docs/studies.md describes it")
     axes = {name: read_axis(path, name, value, keys.config) for name, value in keys.axes.items()}
     for key in ("config", "data"):

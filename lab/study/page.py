@@ -12,7 +12,6 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from textwrap import TextWrapper
-from types import ModuleType
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError
@@ -22,12 +21,12 @@ from PIL import Image
 from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import UserError, check_known
-from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
+from lab.files import FINGERPRINT, RESULTS, begins, fingerprint, is_generated, marked, renewed, shown_path
 from lab.measure import MEASURES
 from lab.methods import performer_note
-from lab.outputs import begins, is_generated, marked
 from lab.publish.tables import (
     MEASURED,
+    Extras,
     Section,
     grouped,
     markdown_table,
@@ -39,11 +38,10 @@ from lab.publish.tables import (
 from lab.run.recipe import given_settings
 from lab.store import STORE, place_of
 from lab.study.cells import Cell, Plan
-from lab.study.claims import verdicts
 from lab.study.declaration import plotted_by
 from lab.study.records import OLDER, best_note, best_records, gather, read_records, settings_mark
 from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
-from lab.study.table import NONE, write_table
+from lab.study.table import NONE, verdicts, write_table
 from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
@@ -210,8 +208,7 @@ def write_group(
     """Tables, verdicts, pictures and notes of one group."""
     heading = [f"## {', '.join(name)}"] if name else []
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
-    write_more = getattr(extras_of(study), "tables", None)
-    extra = write_more(section_of(study, records)) if write_more else []
+    extra = extras_of(study).tables(section_of(study, records))
     rows = [
         [one.says, one.where, found.paper, found.outcome, found.effect]
         for one, found in verdicts(study, records)
@@ -294,21 +291,18 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
         has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
         draws = {"curves": partial(draw_curves, study, group)} if has_curves else {}
         section = section_of(study, group)
-        draws |= {title: partial(draw, section) for title, draw in pictures_besides(study).items()}
+        draws |= {title: partial(draw, section) for title, draw in extras_of(study).pictures.items()}
         for title, draw in draws.items():
             path = out / f"{'-'.join([*name, title])}.png"
             found.append(Picture(name, path, source, partial(draw, source)))
     return found
 
 
-def extras_of(study: Study) -> ModuleType | None:
-    """The module with the tables and pictures of the study's measure, None if its page has none."""
-    return import_module(f"lab.publish.{MEASURES[study.evaluate].extras}") if study.extras else None
-
-
-def pictures_besides(study: Study) -> dict[str, Callable[[Section, str, Path], None]]:
-    """What draws the further pictures of a page, by their titles."""
-    return getattr(extras_of(study), "PICTURES", {})
+def extras_of(study: Study) -> Extras:
+    """The tables and pictures that only the study's measure has, if its page shows them."""
+    if not study.extras:
+        return Extras()
+    return import_module(f"lab.publish.{MEASURES[study.evaluate].extras}").EXTRAS[study.evaluate]
 
 
 def section_of(study: Study, records: Sequence[Record]) -> Section:
@@ -439,7 +433,7 @@ def is_early_page(study: Study, path: Path) -> bool:
 
 def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) -> list[Path]:
     """Where pictures of the groups of records may go."""
-    titles = ["curves", *pictures_besides(study)]
+    titles = ["curves", *extras_of(study).pictures]
     return [out / f"{'-'.join([*name, title])}.png" for name in groups for title in titles]
 
 

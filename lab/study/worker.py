@@ -26,7 +26,7 @@ from lab.console import warn_only
 from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
 from lab.files import shown_path, write_json
-from lab.measure import MEASURES, Case, TrainedRun, measuring
+from lab.measure import MEASURES, TrainedRun, measuring
 from lab.provenance import environment
 from lab.run.log import run_figures
 from lab.run.resuming import whole_checkpoint
@@ -35,9 +35,6 @@ from lab.run.train import RunPlan, checked, train
 from lab.store import Record, Training
 from lab.study.cells import Cell, prune, tried
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
-
-UNTRAINED = Training(updates=0, seconds=None, curves={})
-"""What the record of a cell says of its training whose measure needs none."""
 
 
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
@@ -96,11 +93,6 @@ def measure_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, An
     return measuring(cell.study.evaluate)(run)
 
 
-def measure_case(cell: Cell, device: torch.device) -> dict[str, Any]:
-    """What a measure without training finds."""
-    return measuring(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
-
-
 def record_of(cell: Cell, training: Training, found: dict[str, Any], device: torch.device) -> Record:
     """The record of a cell, from the figures of its training and those of its measure."""
     folder = cell.data_folder()
@@ -125,16 +117,15 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: tor
 def work(cell: Cell) -> None:
     """Train, measure and record the cell, unless another process already has."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trains = MEASURES[cell.study.evaluate].trains
-    plan = planned(cell, device.type == "cuda") if trains else None
+    plan = planned(cell, device.type == "cuda")
     with cell.run.lock():
         if cell.record() is not None:
             return
         cell.run.begin()
         with output_to(cell.run.log):
-            ending = trained(cell, plan) if plan else {}
-            training = run_figures(cell.run.log) if plan else UNTRAINED
-            found = measure_run(cell, plan, device) if plan else measure_case(cell, device)
+            ending = trained(cell, plan)
+            training = run_figures(cell.run.log)
+            found = measure_run(cell, plan, device)
             record = {**record_of(cell, training, found, device), **ending}
         write_json(cell.record_path, record)
         prune(cell)

@@ -16,9 +16,8 @@ from benchmarks import attention_cost, lra_speed, run, speech_cost
 from benchmarks.models import TINY, Size
 from lab.commands.make_results import without_stale
 from lab.errors import UserError
-from lab.files import BENCHMARKS, MEASURED, ROOT, read_json
+from lab.files import BENCHMARKS, MEASURED, ROOT, marked, read_json
 from lab.methods import ATTENTIONS, MAIN_LANGUAGE_MODELS
-from lab.outputs import marked
 
 QUICK = {
     "attention_cost": ("elu", 2),

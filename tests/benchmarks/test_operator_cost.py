@@ -16,7 +16,7 @@ from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, crossover_tabl
 from causal_linear_attention import causal_linear_attention
 from causal_linear_attention.selection import KERNELS
 from lab.errors import UserError
-from lab.outputs import check_output
+from lab.files import check_output
 
 MAIN = "ours, cpp"
 

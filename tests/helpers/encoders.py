@@ -83,6 +83,6 @@ def label(task: GlueTask, rng: random.Random) -> str:
     return rng.choice(task.labels) if task.labels else f"{rng.uniform(0, 5):.3f}"
 
 
-def prepare(module: str, *arguments: object) -> None:
-    """Run a command of data-prep/ in this process."""
-    commands.call(f"lab.data.{module}", *arguments)
+def prepare(script: str, *arguments: object) -> None:
+    """Run a script of data-prep/ in this process."""
+    commands.call(f"data-prep/{script}.sh", *arguments)

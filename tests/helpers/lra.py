@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from lab.data.arrays import write_rows
+from lab.data.preparation import write_rows
 from tests.helpers.lm import dictionary
 from tests.helpers.roberta import SMALL_PARTS
 

@@ -123,7 +123,7 @@ def encoder_corpus(tmp_path_factory) -> Path:
     def fill(folder: Path) -> None:
         encoders.write_text(folder)
         options = ("--tokenizer", "sentencepiece", "--vocab-size", 340)
-        encoders.prepare("masked_lm", "text", "--from", folder, "--dest", folder / "prepared", *options)
+        encoders.prepare("roberta", "text", "--from", folder, "--dest", folder / "prepared", *options)
 
     return filled_once(tmp_path_factory, "encoder corpus", fill) / "prepared"
 

@@ -10,8 +10,7 @@ import pytest
 from conventions import LOCK
 from conventions.files import open_lock, open_to_append, replacing
 from lab.errors import UserError, explain
-from lab.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, write_json
-from lab.outputs import run_lock
+from lab.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, run_lock, write_json
 from user_dir.fairseq_patches.checkpoints import write_durably
 
 

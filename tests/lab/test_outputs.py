@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from conventions import PREPARED
-from lab import outputs
+from lab import files as outputs
 from lab.errors import UserError
-from lab.files import ROOT, write_json
+from lab.files import (
+    ROOT,
+    begins,
+    check_output,
+    check_output_folder,
+    json_with,
+    marked,
+    say_replaced,
+    write_json,
+)
 from lab.measure.commands import result_files
-from lab.outputs import begins, check_output, check_output_folder, json_with, marked, say_replaced
 
 CONTENT = b'{"not": "ours"}\n'
 # A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are

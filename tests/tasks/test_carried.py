@@ -9,7 +9,7 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import TokenBlockDataset
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 
-from lab.data.arrays import write_rows
+from lab.data.preparation import write_rows
 from tests.helpers.lm import build_lm, dictionary
 from user_dir.errors import UserError
 from user_dir.tasks.carried import CarriedLanguageModelingTask, Segments, check_model

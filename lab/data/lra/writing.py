@@ -11,9 +11,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from lab.data.arrays import begin_bytes, row_writer, save_array
 from lab.data.lra.tasks import LraTask, Source
-from lab.data.preparation import write_manifest
+from lab.data.preparation import begin_bytes, row_writer, save_array, write_manifest
 from lab.data.prepared import SPLITS
 from lab.data.tokenization import SPECIAL_SYMBOLS
 from lab.errors import UserError

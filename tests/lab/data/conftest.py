@@ -97,7 +97,7 @@ def tiny_pretraining(tmp_path_factory) -> Path:
     folder = write_splits(tmp_path_factory.mktemp("tiny"), train=train, valid=other, test=other)
     dest = folder / "prepared"
     words = ("text", "--from", folder, "--dest", dest)
-    prepare("masked_lm", *words, "--tokenizer", "sentencepiece", "--vocab-size", 340)
+    prepare("roberta", *words, "--tokenizer", "sentencepiece", "--vocab-size", 340)
     return dest
 
 

@@ -5,8 +5,8 @@ import errno
 import numpy as np
 import pytest
 
-from lab.data.arrays import save_array
 from lab.data.lra.writing import write_pixels
+from lab.data.preparation import save_array
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 5), np.uint8)
 

@@ -105,7 +105,7 @@ def with_gpt2(small_corpus, gpt2_files, tmp_path_factory):
     """The small corpus with RoBERTa's vocabulary."""
     dest = tmp_path_factory.mktemp("gpt2") / "data"
     words = ("wikitext-2", "--from", small_corpus, "--dest", dest, "--gpt2-bpe", gpt2_files)
-    prepare("masked_lm", *words, "--allow-unverified")
+    prepare("roberta", *words, "--allow-unverified")
     return dest
 
 
@@ -201,11 +201,11 @@ def test_text_of_another_folder_is_refused(tiny_pretraining, tmp_path):
             shutil.copy(source / f"{split}.txt", folder)
     (other / "train.txt").write_text((source / "train.txt").read_text().replace("cat", "cow"))
     options = ("--dest", tiny_pretraining, "--tokenizer", "sentencepiece", "--vocab-size", 340)
-    prepare("masked_lm", "text", "--from", same, *options)
+    prepare("roberta", "text", "--from", same, *options)
     with pytest.raises(UserError, match=r"another train split than that of .*other: from .*bytes, sha256"):
-        prepare("masked_lm", "text", "--from", other, *options)
+        prepare("roberta", "text", "--from", other, *options)
     with pytest.raises(UserError, match="does not exist"):
-        prepare("masked_lm", "text", "--from", gone, *options)
+        prepare("roberta", "text", "--from", gone, *options)
 
 
 def test_folder_of_a_language_model_is_refused(refused, small_prepared):

@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from lab.data import preparation, published, texts
+from lab.data import preparation, published
 from lab.data.published import address_mark, partial_of
 from lab.errors import UserError
 from tests.helpers.serving import Server
@@ -107,7 +107,7 @@ def test_interrupted_download_then_preparation(call, refused, small_corpus, tmp_
     dest = tmp_path / "with a space" / "data"
     arguments = ["wikitext-2", "--dest", dest, "--allow-unverified"]
     with serving(packed.read_bytes(), cut=100_000) as server:
-        monkeypatch.setenv(texts.URL_VARIABLE, address(server))
+        monkeypatch.setenv(published.URL_VARIABLE, address(server))
         assert "100,000 of" in refused("data-prep/wikitext.sh", *arguments)
         call("data-prep/wikitext.sh", *arguments)
         assert server.ranges == [None, "bytes=100000-"]

@@ -6,34 +6,35 @@ import zipfile
 
 import pytest
 
-from lab.data import texts, wikitext
+from lab.data import causal_lm, texts
 from lab.data.preparation import Split
+from lab.data.published import TEXTS
 from tests.helpers.prepared import as_wikitext2, manifest
 
 
 def read(source, corpus, split, target):
     """A split as written to `target`, and what it was found to be."""
     reader = texts.SplitReader(source, corpus, split)
-    wikitext.write_lines(reader, target)
+    causal_lm.write_lines(reader, target)
     return reader.text()
 
 
 @pytest.mark.parametrize(
     ("corpus", "split"),
-    [(corpus, split) for corpus in texts.CORPORA for split in ("train", "valid", "test")],
+    [(corpus, split) for corpus in TEXTS for split in ("train", "valid", "test")],
 )
 def test_published_files_pass(shared_dir, tmp_path, corpus, split):
     source = shared_dir / "data" / corpus
     if not (source / f"wiki.{split}.tokens.gz").exists():
         pytest.skip(f"{corpus}'s {split} split is not among the reference data")
     text = read(source, corpus, split, tmp_path / "text")
-    assert text.words == texts.CORPORA[corpus].entry["splits"][split]["words"]
+    assert text.words == TEXTS[corpus].entry["splits"][split]["words"]
     assert texts.compare(corpus, split, text) == ""
 
 
 def test_table_is_that_of_the_reference_data(shared_dir):
     readme = (shared_dir / "data" / "README.md").read_text()
-    for corpus, found in texts.CORPORA.items():
+    for corpus, found in TEXTS.items():
         for split, published in found.entry["splits"].items():
             if "sha256" in published:
                 name = f"{corpus}/wiki.{split}.tokens"
@@ -50,7 +51,7 @@ def test_one_changed_letter_is_noticed(wikitext2, tmp_path):
 
 
 def test_wikitext103_train_is_checked_by_count_and_sha1():
-    published = texts.CORPORA["wikitext-103"].entry["splits"]["train"]
+    published = TEXTS["wikitext-103"].entry["splits"]["train"]
     right = Split(103_227_021, 0, "", published["sha1"])
     assert texts.compare("wikitext-103", "train", right) == ""
     assert "103,227,021" in texts.compare("wikitext-103", "train", Split(5, 0, "", ""))

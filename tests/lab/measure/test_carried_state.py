@@ -22,7 +22,7 @@ from lab.measure.carried_state import (
     split_documents,
     trained_for,
 )
-from lab.publish import carried_state as report
+from lab.publish import language_models as report
 from lab.run.checkpoint import Checkpoint
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.attention import attention_names

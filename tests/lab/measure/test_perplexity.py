@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.sequence_scorer import SequenceScorer
 
-from lab.data.arrays import numbered, write_rows
+from lab.data.preparation import numbered, write_rows
 from lab.data.prepared import PreparedData, open_prepared
 from lab.errors import UserError
 from lab.measure import measuring, perplexity

@@ -7,9 +7,8 @@ import pytest
 
 from lab.commands import make_results
 from lab.errors import UserError
-from lab.files import ROOT, read_json, renewed
-from lab.outputs import marked
-from lab.publish import carried_state, documents
+from lab.files import ROOT, marked, read_json, renewed
+from lab.publish import documents, language_models
 from lab.store import stored
 
 COMMITTED = ROOT / "results" / "measured"
@@ -82,7 +81,7 @@ def test_unknown_table_is_a_users_error(project):
 
 def test_tables_of_the_long_stream_are_those_of_its_record():
     path = COMMITTED / "carried_stream.json"
-    assert marked(carried_state.markdown(read_json(path))) == path.with_suffix(".md").read_text(
+    assert marked(language_models.markdown(read_json(path))) == path.with_suffix(".md").read_text(
         encoding="utf-8"
     )
 

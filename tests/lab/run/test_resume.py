@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from lab.errors import UserError, explain
-from lab.files import write_json
-from lab.outputs import run_lock
+from lab.files import run_lock, write_json
 from lab.run.folder import RunFolder, move_aside
 from lab.run.resuming import complete_save, find_resume_point, newest_whole
 from lab.run.train import is_finished

@@ -6,7 +6,7 @@ import torch
 from lab.data.prepared import open_prepared
 from lab.files import ROOT
 from lab.measure import TrainedRun, carried_state
-from lab.publish import carried_state as carried
+from lab.publish import language_models as carried
 from lab.run.folder import LAST
 from lab.study.declaration import read_study
 from lab.study.page import section_of
@@ -28,10 +28,10 @@ def test_a_ratio_is_of_the_medians_of_both_ways_of_training():
     of = read_study("carried")
     records = [record("apart", 100.0 * seed, 400.0, seed=seed) for seed in (1, 2, 3)]
     records += [record("carried", 300.0, 100.0), record("carried", 1.0, 1.0, "lln_diag_lm")]
-    text = "\n".join(carried.tables(section_of(of, records)))
+    text = "\n".join(carried.way_tables(section_of(of, records)))
     assert "| TransNormer T1 | 64 | 1.50 | 0.25 | 0.50 |" in text and "LLN" not in text
     assert "0 of 1 models" in text
-    assert carried.tables(section_of(of, records[:3])) == []
+    assert carried.way_tables(section_of(of, records[:3])) == []
 
 
 def test_the_picture_names_its_source(tmp_path):

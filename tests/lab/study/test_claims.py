@@ -6,10 +6,9 @@ import random
 import pytest
 
 from lab.errors import UserError
-from lab.study.claims import decide, is_unbracketed
 from lab.study.declaration import read_claim
 from lab.study.schema import Axis, Baseline
-from lab.study.table import at_baseline
+from lab.study.table import at_baseline, decide, is_unbracketed
 from lab.verdicts import (
     CONFIRMED,
     CONTRADICTED,

@@ -9,8 +9,7 @@ import torch
 
 from lab.commands import finetune_glue
 from lab.errors import UserError
-from lab.files import ROOT, read_json
-from lab.outputs import run_lock
+from lab.files import ROOT, read_json, run_lock
 from lab.run import glue as glue_flags
 from lab.run.log import read_records
 from lab.study import cli

@@ -6,9 +6,9 @@ import numpy as np
 from PIL import Image
 
 from lab.papers import read_table
-from lab.study.claims import verdicts
 from lab.study.declaration import read_study
 from lab.study.page import pictures_of, write_page
+from lab.study.table import verdicts
 from tests.lab.study.conftest import record_of
 
 STUDY = read_study("images")

@@ -12,20 +12,18 @@ import pytest
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
-from lab.files import RESULTS, ROOT
+from lab.files import MARK, RESULTS, ROOT
 from lab.methods import LANGUAGE_MODELS, NAMED
-from lab.outputs import MARK
 from lab.publish.page import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
-from lab.study.claims import verdicts
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
 from lab.study.page import publish, shown_records, tuned_table, write_page
 from lab.study.records import best_records, read_records
 from lab.study.schema import ABSENT, Best, PaperColumn, follow, parse_expression
-from lab.study.table import AT_BASELINE, write_table
+from lab.study.table import AT_BASELINE, verdicts, write_table
 from tests.lab.study.conftest import cells, made_up, record_of, write_record
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median

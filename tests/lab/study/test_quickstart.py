@@ -10,8 +10,7 @@ import pytest
 
 from lab.commands import quickstart
 from lab.errors import UserError
-from lab.files import ROOT, begin
-from lab.outputs import run_lock
+from lab.files import ROOT, begin, run_lock
 from lab.run.log import read_records
 from lab.study.page import PAGE
 

@@ -16,14 +16,12 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
-from lab.measure import MEASURES, Measure
 from lab.run import resuming
 from lab.study import cli as study
 from lab.study import schedule, worker
 from lab.study.cells import tuning_cells
 from lab.study.cli import time_left
 from lab.study.declaration import read_study
-from lab.study.page import write_page
 from lab.study.records import read_records
 from lab.study.schedule import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import commands, forked
@@ -90,18 +88,6 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
     assert worker.trained(tried, None) == {"diverged": "the loss is nan"}
     with pytest.raises(Diverged):
         worker.trained(cell, None)
-
-
-def test_a_measure_without_training(study_with, tmp_path, monkeypatch):
-    """Its record says that nothing was trained, and its cell is done."""
-    figures = "loss_nats exact converged"
-    monkeypatch.setitem(MEASURES, "costs", Measure("costs", (), (), figures))
-    monkeypatch.setattr(worker, "measuring", lambda name: lambda case: {"loss_nats": case.settings["x"]})
-    study = study_with(evaluate="costs", config="", axes={"method": {"elu": {"x": 2.5}}}, claims=[])
-    [cell] = cells(study, out=tmp_path / "out")
-    worker.work(cell)
-    assert cell.record()["found"] == {"loss_nats": 2.5} and cell.record()["training"]["updates"] == 0
-    assert "| 1+elu | 2.5000 |" in write_page(study, read_records(tmp_path / "out", study))
 
 
 def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from conventions import LOCK
 from lab.commands import finetune_glue
 from lab.errors import UserError
-from lab.outputs import run_lock
+from lab.files import run_lock
 from lab.study import cli as study
 from lab.study.declaration import read_study, study_names
 

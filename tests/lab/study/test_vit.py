@@ -1,7 +1,7 @@
 """The study of Vision Transformers: the papers' rows, exponents in training, fixed exponents."""
 
 from lab.papers import read_table
-from lab.publish import vision
+from lab.publish import images
 from lab.study.declaration import read_study
 from lab.study.page import pictures_of, section_of, write_page
 from tests.lab.study.conftest import record_of
@@ -71,18 +71,18 @@ def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class()
 
 
 def test_exponents_by_moment_matching_are_shown_and_fixed_ones_are_not():
-    [table] = vision.tables(section_of(STUDY, RECORDS))
+    [table] = images.exponent_tables(section_of(STUDY, RECORDS))
     assert "| layer 1 | 1.90 to 2.10 | 2.20 to 2.30 |" in table.splitlines()
     authors = record("lln_diag_authors", preset="digits_short")
-    assert "the authors' a and b" in vision.tables(section_of(STUDY, [authors]))[0]
-    assert vision.tables(section_of(STUDY, [record("lln_diag-8"), record("softmax")])) == []
+    assert "the authors' a and b" in images.exponent_tables(section_of(STUDY, [authors]))[0]
+    assert images.exponent_tables(section_of(STUDY, [record("lln_diag-8"), record("softmax")])) == []
 
 
 def test_accuracy_against_fixed_exponents_is_their_median(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(vision, "plot_curves", lambda path, panels, **others: drawn.extend(panels))
+    monkeypatch.setattr(images, "plot_curves", lambda path, panels, **others: drawn.extend(panels))
     records = [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)]
-    vision.draw_fixed(section_of(STUDY, records), "source", tmp_path / "fixed.png")
+    images.draw_fixed(section_of(STUDY, records), "source", tmp_path / "fixed.png")
     [(_, _, _, [fixed, matched])] = drawn
     assert (fixed.x, fixed.y) == ((0.25, 8.0), (90.0, 95.0)) and list(matched.y) == [93.0, 93.0]
 

@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from lab.data.lra import building, listops
+from lab.data.lra import listops, prepare
 from tests.helpers.prepared import contents
 
 LISTOPS = ("listops", "--generate", "--examples", 200)
@@ -66,7 +66,7 @@ def kill_while_writing_rows(monkeypatch):
 
 
 def kill_before_the_manifest(monkeypatch):
-    monkeypatch.setattr(building, "write_description", die)
+    monkeypatch.setattr(prepare, "write_description", die)
 
 
 @pytest.mark.parametrize("kill", [kill_in_third_block, kill_while_writing_rows, kill_before_the_manifest])

@@ -1,11 +1,11 @@
-"""WikiText-2 or WikiText-103 for language models: found or downloaded, checked, tokenised, binarised."""
+"""A text for language models, WikiText or your own: found or downloaded, checked, tokenised, binarised."""
 
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
 from lab.data import texts
-from lab.data.prepared import WORDS, read_manifest
+from lab.data.prepared import PIECES, WORDS, read_manifest
 from lab.data.published import TEXTS
 from lab.data.tokenization import (
     SentencePieceEncoder,
@@ -17,24 +17,26 @@ from lab.data.tokenization import (
 )
 from lab.errors import UserError
 
-TOKENIZERS = {WORDS: None, SentencePieceEncoder.name: SentencePieceEncoder}
+TOKENIZERS = {WORDS: None, PIECES: SentencePieceEncoder}
 """What cuts a text, by the name of the tokeniser; words are cut as they are."""
 
 
 def main(arguments: Namespace) -> None:
     """Prepare it, or check what is there."""
-
-    def check(manifest: dict) -> None:
-        expected = TEXTS[arguments.corpus].entry["words_dictionary"]
-        own_words = arguments.tokenizer == WORDS
-        if own_words and manifest["verified"] and manifest["vocabulary"] != expected:
-            raise UserError(
-                f"the dictionary has {manifest['vocabulary']:,} words instead of the {expected:,} that "
-                f"models of {arguments.corpus} have; check the installed fairseq"
-            )
-
-    texts.prepare(arguments, find_tokenizer, write_lines, check)
+    texts.prepare(arguments, find_tokenizer, write_lines, partial(check_words, arguments))
     check_vocabulary(arguments)
+
+
+def check_words(arguments: Namespace, manifest: dict) -> None:
+    """UserError if the words of WikiText as published make another dictionary than they should."""
+    if arguments.tokenizer != WORDS or not manifest["verified"]:
+        return
+    expected = TEXTS[arguments.corpus].entry["words_dictionary"]
+    if manifest["vocabulary"] != expected:
+        raise UserError(
+            f"the dictionary has {manifest['vocabulary']:,} words instead of the {expected:,} that "
+            f"models of {arguments.corpus} have; check the installed fairseq"
+        )
 
 
 def check_vocabulary(arguments: Namespace) -> None:
