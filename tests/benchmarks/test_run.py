@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import lm_cost, loss_cost, run
-from lab.checks import fault_check
 from lab.errors import UserError
-from lab.files import BENCHMARKS, MEASURED
+from lab.files import MEASURED
 from lab.provenance import check_same_machine, environment
 
 
@@ -109,10 +108,6 @@ def test_committed_figures_are_of_committed_code(tmp_path, monkeypatch):
     run.check_committed(tmp_path / "lm_cost_cpu.json", uncommitted=False)
     monkeypatch.setattr(run, "commit", lambda: "0123456789ab")
     run.check_committed(MEASURED / "lm_cost_cpu.json", uncommitted=False)
-
-
-def test_the_fault_check_writes_to_runs_as_well():
-    assert fault_check.parse([]).out == BENCHMARKS / "fault_check.json"
 
 
 def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from benchmarks.operator_cost import parse_arguments
-from lab.checks import gpu_check
 from lab.children import was_interrupted
 from lab.commands import quickstart
 from lab.console import number_of, out_dir, parse_before_flags, run_command
@@ -52,8 +51,6 @@ def test_mistakes_name_the_help():
 @pytest.mark.parametrize("words", [["DIR", "--device", "cpu"], ["--device", "cpu", "DIR"], ["--out", "DIR"]])
 def test_a_folder_with_or_without_its_flag(words):
     assert str(out_dir(parse_arguments(words))) == "DIR"
-    if "--device" not in words:
-        assert str(gpu_check.parse(["speed", *words]).out) == "DIR"
 
 
 def test_both_names_of_the_quickstarts_folder(tmp_path):

@@ -5,7 +5,7 @@ import subprocess
 
 from lab.checks import fault_check
 from lab.checks.fault_check import counts, run_tests
-from lab.files import write_json
+from lab.files import BENCHMARKS, write_json
 from lab.publish.documents import faults
 
 REPORT = """<testsuites><testsuite>
@@ -47,3 +47,7 @@ def test_the_record_tells_the_threads_of_the_runs(tmp_path, monkeypatch):
     run_tests(2, tmp_path / "report.xml")
     assert runs[0]["FAULT_ROUNDS"] == "2"
     assert os.environ["OMP_NUM_THREADS"] == runs[0]["OMP_NUM_THREADS"] == "1"
+
+
+def test_it_writes_to_runs():
+    assert fault_check.parse([]).out == BENCHMARKS / "fault_check.json"

@@ -264,3 +264,8 @@ def test_random_words_are_a_prepared_corpus(tmp_path):
     assert data.tokens("train") == 2500
     assert len((tmp_path / "words" / "dict.txt").read_text().splitlines()) == 50
     assert not list(Path(tmp_path).glob("*.part"))
+
+
+@pytest.mark.parametrize("words", [["DIR"], ["--out", "DIR"]])
+def test_its_folder_with_or_without_the_flag(words):
+    assert str(gpu_check.parse(["speed", *words]).out) == "DIR"

@@ -82,3 +82,14 @@ def test_where_the_dictionary_is_looked_for(call, refused, trained, corpus, enco
     assert (tmp_path / "other" / "tokenizer.json").read_bytes() == (
         tmp_path / "found" / "tokenizer.json"
     ).read_bytes()
+
+
+def test_an_attention_of_ones_own(own_attention, call, config, corpus, tmp_path):
+    run = tmp_path / "run"
+    words = ["--save-dir", run, "--gpus", 0, "--max-update", 2, "--decoder-attention", "mine"]
+    call("scripts/train_lm.sh", config, corpus, *words)
+    call(export_hf, run / "checkpoint_last.pt", tmp_path / "exported")
+    settings = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert settings["plan"] == [["mine"]] * 2 and settings["attention_options"] == {"mine": {"power": 2.0}}
+    code = (tmp_path / "exported" / "attention_linear_attention.py").read_text()
+    assert code.endswith('ATTENTIONS["mine"] = MineAttention\n')

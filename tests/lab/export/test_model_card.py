@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,16 @@ def test_hubs_read_the_header(with_transformers, tmp_path):
         ["wikitext-2", "test", "perplexity", "perplexity per token", 7.25],
         ["wikitext-2", "test", "perplexity", "perplexity per word", 9.5],
     ]
+
+
+def test_it_names_what_the_weights_are_the_average_of(call, run, corpus):
+    saved = read_checkpoint(run / CHECKPOINT)
+    averaged = replace(saved, state={**saved.state, "averaged": ["one.pt (update 2)", "other.pt (update 4)"]})
+    torch.save(averaged.state, run / CHECKPOINT)
+    call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus)
+    record = read_run(averaged)
+    assert [one.split for one in record.evaluations] == ["test"]
+    card = model_card("a", "CausalLM", {"plan": [["norm"]], "positions": "none"}, record).decode()
+    assert "The weights are the average of one.pt (update 2), other.pt (update 4)." in card
+    other = replace(averaged, state={**saved.state, "averaged": ["another"]})
+    assert read_run(other).evaluations == []

@@ -1,13 +1,11 @@
-"""An attention in a folder outside the project: trained, resumed, evaluated, in a study, exported."""
+"""An attention in a folder outside the project: trained, resumed, evaluated, in a study."""
 
-import json
 import math
 
 import pytest
 
 from conventions import OWN_ATTENTIONS
 from lab.errors import UserError
-from lab.export import export_hf
 from lab.files import read_json
 from lab.study import cli as study
 from lab.study.cells import check_plan
@@ -30,12 +28,6 @@ def test_an_attention_of_ones_own(own_attention, call, config, corpus, study_fil
     study_file.write_text(study_file.read_text().replace("{plan: elu}", "{plan: mine}"))
     call(study, study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT)
     assert read_json(tmp_path / "out" / "tiny" / "elu" / "seed1.json")["found"]["loss_nats"] > 0
-
-    call(export_hf, run / "checkpoint_last.pt", tmp_path / "exported")
-    settings = json.loads((tmp_path / "exported" / "config.json").read_text())
-    assert settings["plan"] == [["mine"]] * 2 and settings["attention_options"] == {"mine": {"power": 2.0}}
-    code = (tmp_path / "exported" / "attention_linear_attention.py").read_text()
-    assert code.endswith('ATTENTIONS["mine"] = MineAttention\n')
 
 
 def test_what_cannot_be_loaded(own_attention, monkeypatch):
