@@ -101,7 +101,7 @@ def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Within it, a request to stop reaches what is training; if nothing is, it ends the command at once."""
+    """Pass requests to stop to running trainings; without one, end the command at once."""
     before = {number: signal.signal(number, _stop) for number in REQUESTS}
     try:
         yield
@@ -144,7 +144,7 @@ def was_stopped(returncode: int) -> bool:
 
 
 def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> ProcessPoolExecutor:
-    """A pool of workers, each of which calls `begin` first; forked, so that they have what is loaded here."""
+    """A pool of forked workers, which share the loaded modules; each calls `begin` first."""
     context = multiprocessing.get_context("fork")
     return ProcessPoolExecutor(processes, context, _start, (begin,))
 

@@ -1,4 +1,4 @@
-"""The one command, `scripts/lab.sh VERB ...`, and the scripts that stand for one of its verbs.
+"""The command `scripts/lab.sh VERB ...`, and the scripts that call one of its verbs.
 
 `scripts/lib.sh` calls `python -m lab SCRIPT WORDS...`; inside the environment `python -m lab VERB ...` does
 the same. The options of a verb are read by a module without torch, so that `--help` and mistakes end at
@@ -23,7 +23,7 @@ SLOW = ("run.", "measure.", "export.", "figures.", "publish.", "data.")
 
 @dataclass(frozen=True)
 class Command:
-    """What a verb does.
+    """A verb.
 
     Args:
         module: in this package; its `main` does the work.

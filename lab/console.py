@@ -1,4 +1,4 @@
-"""What all commands have in common: how they read their arguments and how they fail."""
+"""Shared by all commands: argument types, and how a command fails."""
 
 import argparse
 import logging
@@ -28,12 +28,12 @@ class Parser(argparse.ArgumentParser):
         self.register("type", Path, path)
 
     def error(self, message: str) -> NoReturn:
-        """What argparse calls for any mistake."""
+        """Called by argparse for any mistake."""
         raise UserError(f"{message}; see {self.prog} --help")
 
 
 def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> Namespace:
-    """What `words` say of a command that hands the `flags` it does not know to fairseq.
+    """Parse `words`; unknown flags, which go to fairseq, are returned as `flags`.
 
     `parser` has the positional arguments, which come first, besides the `options`.
     """
@@ -104,7 +104,7 @@ def names(text: str) -> list[str]:
 
 
 def number_of(number: int, noun: str) -> str:
-    """`number` of what `noun` names in the plural, such as "1 run" or "1,200 runs"."""
+    """A number and its noun, given in the plural: "1 run", "1,200 runs"."""
     return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
 
 

@@ -63,12 +63,12 @@ def suggestion(word: object, known: Iterable[str], closeness: float = 0.6) -> st
 
 
 def nearest(word: Any, known: Collection[str]) -> str:
-    """`; did you mean ...?`, or what is known."""
+    """`; did you mean ...?`, or the known names."""
     return suggestion(word, known, closeness=0.5) or f"; choose from {', '.join(known)}"
 
 
 def check_known(word: Any, known: Collection[str], said: str) -> None:
-    """UserError that says `said` and the nearest name for a `word` that is not `known`."""
+    """UserError if `word` is not `known`: `said`, and the nearest known name."""
     if word not in known:
         raise UserError(f"{said}{nearest(word, known)}")
 

@@ -45,7 +45,7 @@ def flush_to_disk(path: Path) -> None:
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make `folder` and its parents; if what is done inside fails, the new ones that are empty go again."""
+    """Make `folder` and its parents; if the block fails, remove the new ones that are empty."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -136,7 +136,7 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
 
 
 def once(path: Path, mark: str, make: Callable[[], dict[str, Any]], title: str) -> dict[str, Any]:
-    """The record with the fingerprint `mark` in `path`: the one that is there, or what `make` returns.
+    """The record with the fingerprint `mark` in `path`; `make` computes it if the file is missing.
 
     Says under `title` that it was done before. Raises UserError if `path` holds another record.
     """
@@ -150,7 +150,7 @@ def once(path: Path, mark: str, make: Callable[[], dict[str, Any]], title: str) 
 
 
 def begin(folder: Path, command: str, mark: str, content: str = "", option: str = "--out") -> None:
-    """Make the folder of a run with the fingerprint `mark`, or take it up as such a run has left it.
+    """Make the folder of a run with the fingerprint `mark`, or continue in the folder of the same run.
 
     `content` says in words what the folder will hold. Raises UserError as `check_begin` does.
     """
@@ -193,7 +193,7 @@ def _other(found: Any, wanted: str) -> str:
 
 
 def is_run(folder: Path, command: str) -> bool:
-    """Whether `folder` is marked as one that `command` has made."""
+    """Whether the mark of `folder` names `command`."""
     if not (folder / RUN_MARK).is_file():
         return False
     mark = read_json(folder / RUN_MARK)
@@ -201,7 +201,7 @@ def is_run(folder: Path, command: str) -> bool:
 
 
 def check_same(path: Path, found: str | None, wanted: str, option: str = "--out") -> None:
-    """UserError unless the fingerprint `found` of what is at `path` is the one `wanted`."""
+    """UserError unless the fingerprint `found` at `path` equals `wanted`."""
     if found != wanted:
         raise UserError(
             f"{shown_path(path)} was made with other settings (fingerprint {found} instead of {wanted}); "
@@ -229,7 +229,7 @@ def check_output(
     option: str = "--out",
     makes_folder: bool = False,
 ) -> None:
-    """UserError unless the file `out`, and those that go `beside` it by their endings, can be written.
+    """UserError unless the file `out`, and its companions `beside` it, can be written.
 
     An ending replaces that of `out`: with ".md" or ".png", `a.json` has `a.md` or `a.png` beside it.
 
@@ -271,7 +271,7 @@ def say_replaced(out: Path) -> None:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether a page or a picture has the mark of those that are generated here; True for other files."""
+    """Whether a page or picture carries the mark of generated files; True for other kinds of files."""
     sign = GENERATED.get(path.suffix)
     return is_plain(path) and (sign is None or sign(path))
 

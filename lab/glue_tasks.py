@@ -52,7 +52,7 @@ class GlueTask:
 
     @property
     def classes(self) -> int:
-        """What fairseq's `--num-classes` must be."""
+        """The value of fairseq's `--num-classes`."""
         return len(self.labels) or 1
 
     @property

@@ -83,7 +83,7 @@ NAMED = {**OF_MECHANISMS, **ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": N
 
 
 def label_of(name: str) -> str:
-    """What a reader sees for a method; its name if it is none of ours."""
+    """A method's label; its name if the method is unknown."""
     return NAMED[name].label if name in NAMED else name
 
 

@@ -16,7 +16,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 
 
 def statements() -> list[dict[str, str]]:
-    """What the papers say about the figures of the analysis, in our words, and ranges they name.
+    """The papers' statements about the figures of the analysis, in our words, with the ranges they name.
 
     `asks` is the question that the picture answers; a figure without a question has no picture.
     """

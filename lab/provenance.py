@@ -28,7 +28,7 @@ ALLOCATOR_VARIABLES = (
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What is recorded with every measurement: code, day, machine, versions, threads, command."""
+    """Provenance of a measurement: code, day, machine, versions, threads, command."""
     import torch
 
     command = portable_command(sys.argv)
@@ -60,7 +60,7 @@ def check_same_machine(path: Path, earlier: Sequence[Any], device: str) -> None:
 
 
 def _machine(record: Any) -> str:
-    """What decides a time, in words."""
+    """What a time depends on, in words."""
     record = record if isinstance(record, dict) else {}
     hardware, versions = record.get("hardware") or {}, record.get("versions") or {}
     parts = [hardware["gpu"]] if "gpu" in hardware else []
@@ -136,7 +136,7 @@ def process_memory(field: str) -> int:
 
 
 def _proc(file: str, field: str) -> str | None:
-    """What a file of /proc says of a field; None where there is no such line, as outside Linux."""
+    """A field of a file in /proc; None if it is missing, as outside Linux."""
     try:
         lines = Path("/proc", file).read_text(encoding="utf-8").splitlines()
     except OSError:

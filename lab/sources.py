@@ -54,7 +54,7 @@ def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:
 def changed(
     before: Mapping[str, str], now: Mapping[str, str], device: str, architectures: Iterable[str] = ()
 ) -> list[str]:
-    """The sources that are others now, but for those that neither device nor architectures run."""
+    """The sources that have changed, without those that device and architectures do not run."""
     differ = [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
     other = OF_OTHER_DEVICES.get(device)
     unused = unused_attentions(architectures)

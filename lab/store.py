@@ -33,7 +33,7 @@ class Environment(TypedDict):
 
 
 class Training(TypedDict):
-    """What the log of a run says, see `lab.run.log.run_figures`; `curves` have points [update, value]."""
+    """Figures from the log of a run, see `lab.run.log.run_figures`; `curves` have points [update, value]."""
 
     updates: float
     seconds: float | None
@@ -50,7 +50,7 @@ class Tuned(TypedDict):
 
 
 class Record(TypedDict):
-    """What a finished cell leaves: what it is, what was trained and measured, and what was found.
+    """The record of a finished cell: its choices, its training, its measurement and the figures found.
 
     `cell` has the choice of each axis, the seed and, in a run of tuning, the value tried. `settings` are the
     YAML's, `own_flags` what the study adds, `flags` what the user adds. `checkpoint` and `evaluate` say
@@ -81,7 +81,7 @@ MACHINE = "machine"
 
 
 def read_store(path: Path) -> list[Record]:
-    """The records in a store; none if there is no file.
+    """The records in a store; empty if the file is missing.
 
     Raises UserError, naming the line, for what is no record.
     """
@@ -104,7 +104,7 @@ def read_store(path: Path) -> list[Record]:
 
 
 def stored(folder: Path) -> dict[Path, Record]:
-    """The records in the store of a folder, by the place that each would have as a file of its own."""
+    """The records in a folder's store, by the path that each would have as its own file."""
     path = folder / STORE
     if not path.is_file():
         return {}
@@ -146,7 +146,7 @@ def store_text(records: Iterable[Record]) -> str:
 
 
 def _packed(record: Record, shared: dict[str, Any]) -> Record:
-    """The record with hashes for what it shares, which is added to `shared`."""
+    """The record with shared parts replaced by hashes; the parts are added to `shared`."""
     environment = record["environment"]
     machine = {key: value for key, value in environment.items() if key not in OF_A_RUN}
     own = {key: environment[key] for key in OF_A_RUN if key in environment}
@@ -172,7 +172,7 @@ def _mark(value: Any, shared: dict[str, Any]) -> str:
 
 
 def _place(record: Record) -> tuple[str, ...]:
-    """Where a record stands: by its choices, those of tuning before the repetitions, and its seed."""
+    """Sort key of a record: its choices, tuning before repetitions, then the seed."""
     cell = dict(record["cell"])
     seed, tuning = cell.pop("seed"), cell.pop("tuning", None)
     return (*map(str, cell.values()), json.dumps(tuning), f"{seed:09}")

@@ -57,14 +57,14 @@ class Interval:
     high: float
 
     def widened(self, half: float) -> "Interval":
-        """This interval, or the one of half the width `half` around its middle if that is wider."""
+        """This interval, or the one of half-width `half` around its middle if it is wider."""
         middle = (self.low + self.high) / 2
         return self if self.high - middle >= half else Interval(middle - half, middle + half)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What is claimed of an effect: `at_most` or `at_least` a number, or `within` a margin of a tie.
+    """The claimed bound of an effect: `at_most` or `at_least` a number, or `within` a margin of a tie.
 
     Within a margin m, a ratio lies between 1 - m and 1 + m, a difference between -m and m.
     """

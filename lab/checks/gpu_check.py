@@ -97,7 +97,7 @@ class RunningPart:
     outcome: str = ""
 
     def ended(self) -> bool:
-        """Whether it has an outcome; one that takes too long gets its own."""
+        """Whether it has an outcome; a part that exceeds its time is stopped."""
         if self.process is None:
             return True
         if (code := self.process.poll()) is not None:
@@ -117,7 +117,7 @@ class RunningPart:
             self.process.wait()
 
     def result(self) -> dict[str, Any]:
-        """What is recorded of it."""
+        """Its entry in the record."""
         if self.part.tests and self.outcome == PASSED:
             self.outcome = outcome_of_tests(self.log.read_text(encoding="utf-8", errors="replace"))
         seconds = round(time.monotonic() - self.start, 1)
@@ -194,7 +194,7 @@ def has_gpu() -> bool:
 
 
 def machine(dry: bool) -> dict[str, Any]:
-    """What results are of: they count again on the same GPU with the same kernels."""
+    """What the results depend on: the GPU and the sources of its kernels."""
     from causal_linear_attention.sources import fingerprint  # loads torch
 
     sources = fingerprint(ROOT / "causal_linear_attention" / "csrc")
@@ -203,7 +203,7 @@ def machine(dry: bool) -> dict[str, Any]:
 
 
 def earlier(path: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The results so far by part; UserError if the folder holds those of something else."""
+    """The results so far, by part; UserError if they come from another GPU or other kernels."""
     if not path.exists():
         return {}
     record = read_json(path)
@@ -223,7 +223,7 @@ def pack(out: Path) -> None:
 
 
 def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SECONDS) -> int:
-    """Run what is missing, write record and archive after each part, and return the exit code."""
+    """Run the missing parts, write record and archive after each, and return the exit code."""
     deadline = time.monotonic() + seconds
     results, where = earlier(out / RECORD, here), environment("cuda" if has_gpu() else "cpu")
     order = dict.fromkeys([*results, *(part.name for part in chosen)])

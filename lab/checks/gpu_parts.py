@@ -181,7 +181,7 @@ def build_environment(capability: str) -> dict[str, str]:
 
 
 def make_kernels(device: str) -> None:
-    """The compiled kernels for this machine: those that are there if they can run, else a build."""
+    """Build the kernels for this machine unless compiled ones already run."""
     why, *capability = asked(device)
     if not why:
         print(f"the {NAMES[device]} kernels that are here run; nothing is built")
@@ -217,7 +217,7 @@ def write_random_words(dest: Path, words: int, tokens: int) -> None:
 
 
 def train(words: str, tokens: str, config: str, data: str, *rest: str) -> None:
-    """scripts/train_lm.sh, on random words where there are no DATA yet; it takes `rest`."""
+    """Run scripts/train_lm.sh, on random words if DATA is missing; `rest` are its flags."""
     if not Path(data).exists():
         write_random_words(Path(data), int(words), int(tokens))
     sys.argv = ["scripts/train_lm.sh", config, data, *rest]

@@ -76,7 +76,7 @@ def check_alike(one: Checkpoint, other: Checkpoint) -> None:
 
 
 def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
-    """What a checkpoint of their mean holds; UserError where they do not fit each other.
+    """The state of the averaged checkpoint; UserError if the checkpoints do not fit each other.
 
     Whole numbers and drawn buffers are those of the newest checkpoint. Sums are in double precision.
     """

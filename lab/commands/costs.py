@@ -46,7 +46,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def renewal(path: Path) -> list[str]:
-    """The words that measure a record again, or what is missing of it; none if there is nothing to do.
+    """The command that renews or completes a record; empty if the record is current.
 
     Others than those AT_ONCE resume, with the settings that the record has. `--restart` throws away figures
     of other sources, once: those of a renewal that was interrupted are kept.
@@ -66,7 +66,7 @@ def renewal(path: Path) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Run each benchmark; one that fails ends the command, which then resumes there."""
+    """Run each benchmark; stop at the first that fails, where the next run resumes."""
     if not (options.dry_run or options.uncommitted) and commit().endswith("+changes"):
         raise UserError(
             "the records would name a commit without your changes; commit them, or give --uncommitted"

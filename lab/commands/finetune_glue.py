@@ -20,7 +20,7 @@ STUDY = "glue"
 
 
 def find_tasks(options: Namespace) -> list[str]:
-    """The tasks asked for; with "all" those that are prepared."""
+    """The tasks asked for; "all" means the prepared ones."""
     folder = (options.data or ROOT / "data" / "glue").absolute()
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; prepare it with data-prep/glue.sh, or name one with --data")
@@ -33,7 +33,7 @@ def find_tasks(options: Namespace) -> list[str]:
 
 
 def cells_asked(options: Namespace) -> list[Cell]:
-    """The cells of the command, a task after the other."""
+    """The cells of the command, task by task."""
     study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
     out = (options.out or start.parent / "glue" / start.stem).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
@@ -48,7 +48,7 @@ def cells_asked(options: Namespace) -> list[Cell]:
 
 
 def check_tasks(cells: Sequence[Cell]) -> None:
-    """UserError for a task that is not prepared or does not fit the encoder; says how much will be cut."""
+    """UserError if a task is not prepared or does not fit the encoder; print what will be cut."""
     start, kind = cells[0].plan.start, KINDS["sentence_prediction"]
     longest = read_encoder(start).max_positions
     for folder in dict.fromkeys(cell.data_folder() for cell in cells):

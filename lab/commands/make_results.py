@@ -148,7 +148,7 @@ def page_of(item: dict[str, str]) -> str:
 
 
 def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
-    """The records of costs that the sources of today have not measured, or that do not name their sources."""
+    """The cost records measured with other sources than today's, or without naming them."""
     return [path for path in sorted(folder.rglob("*.json")) if stale(read_json(path))]
 
 
@@ -171,7 +171,7 @@ def without_stale(text: str) -> str:
 
 
 def main(options: Namespace) -> None:
-    """Write what is out of date, or name it; costs of other sources are only listed."""
+    """Regenerate stale documents, or with --check only report them; list stale costs."""
     check = options.check
     if old := outdated():
         print(f"measured with other sources than those of today: {', '.join(map(shown_path, old))}")

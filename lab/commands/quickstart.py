@@ -88,7 +88,7 @@ def start_over(cells: Sequence[Cell]) -> None:
 
 
 def continuations(cell: Cell) -> list[str]:
-    """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
+    """The model's continuations of the prompts, from `fairseq-interactive`; generated once."""
     file = cell.folder / "continuations.txt"
     if file.exists():
         return file.read_text().splitlines()

@@ -59,7 +59,7 @@ class Document:
 
 
 def main(arguments: Namespace) -> None:
-    """Prepare it, or check what is there."""
+    """Prepare the corpus, or check the existing one."""
     dest, size = arguments.dest, arguments.vocab_size
     manifest = prepare_once(dest, lambda folder: prepare(load_topics(), size, folder))
     check_settings(dest, manifest, {"corpus": CORPUS, "vocabulary": size})

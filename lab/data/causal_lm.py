@@ -22,7 +22,7 @@ TOKENIZERS = {WORDS: None, PIECES: SentencePieceEncoder}
 
 
 def main(arguments: Namespace) -> None:
-    """Prepare it, or check what is there."""
+    """Prepare the corpus, or check the existing one."""
     texts.prepare(arguments, find_tokenizer, write_lines, partial(check_words, arguments))
     check_vocabulary(arguments)
 
@@ -56,7 +56,7 @@ def write_lines(reader: texts.SplitReader, target: Path) -> None:
 
 
 def find_tokenizer(arguments: Namespace) -> Tokenize:
-    """The tokeniser asked for, or that of the folder whose vocabulary shall be used."""
+    """The tokeniser asked for, or the one of the folder given with --vocabulary-from."""
     folder = arguments.vocabulary_from
     if folder:
         name = (read_manifest(folder) or {}).get("tokenizer")

@@ -104,7 +104,7 @@ def _samples(folder: Path, task: GlueTask, has_valid: bool) -> dict[str, Source]
 
 
 def read_examples(source: Source, task: GlueTask, split: str) -> Examples:
-    """The examples of a split; UserError names file and line of what is wrong."""
+    """The examples of a split; a UserError names file and line."""
     labelled = not split.startswith("test")
     examples = Examples(source.path, labels=[] if labelled else None)
     reader = LineReader(source.path)
@@ -217,7 +217,7 @@ class LineReader:
 
 
 def main(arguments: Namespace) -> None:
-    """Prepare the tasks, or check what is there."""
+    """Prepare the tasks, or check the existing ones."""
     check_output_folder(arguments.dest, "--dest")
     tasks = find_tasks(arguments.folder, arguments.task)
     sources = {
@@ -258,7 +258,7 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) -> None:
-    """Refuse to pass a folder prepared otherwise for what was asked."""
+    """UserError if the folder was prepared with other settings."""
     if manifest.get("tokenizer_fingerprint") != tokenizer_fingerprint(tokenizer_from):
         raise UserError(
             f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
@@ -268,7 +268,7 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
 
 
 def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> None:
-    """Refuse to pass a folder made from other files for what these would be."""
+    """UserError if the folder was made from other files."""
     for split, source in sources.items():
         made_from = manifest["splits"].get(split, {})
         if made_from.get("sha256") != file_sha256(source.path):
@@ -323,7 +323,7 @@ def prepare(
 
 
 def check_size(examples: Examples, task: GlueTask, split: str, partial: bool) -> None:
-    """Refuse a split of another size than published, unless that is accepted; an empty one always."""
+    """UserError if a split is empty, or differs in size from the published one without --partial."""
     size, published = len(examples.sentences), task.sizes[split]
     if not size or (size not in published and not partial):
         expected = " or ".join(f"{number:,}" for number in published)
@@ -342,7 +342,7 @@ def is_partial(task: GlueTask, splits: dict[str, Examples]) -> bool:
 
 
 def split_entry(task: GlueTask, examples: Examples, longest: int) -> dict:
-    """What the manifest says of a split."""
+    """A split's entry in the manifest."""
     entry = {
         "examples": len(examples.sentences),
         "longest": longest,
@@ -373,7 +373,7 @@ def write_inputs(
 
 
 def known(rows: Iterable[torch.Tensor], dictionary: Dictionary) -> Iterator[torch.Tensor]:
-    """The rows; UserError for one with the number of an unknown token."""
+    """The rows; UserError if one has an unknown token."""
     for row in rows:
         if (row == dictionary.unk()).any():
             raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again")

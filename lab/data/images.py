@@ -110,7 +110,7 @@ def _find(folder: Path, stem: str) -> Path:
 
 
 def unpacked(path: Path) -> bytes:
-    """The content of a file, packed as .gz or not; UserError for one that is cut off."""
+    """The content of a file, packed as .gz or not; UserError if it is truncated."""
     content = path.read_bytes()
     if path.suffix != ".gz":
         return content
@@ -245,7 +245,7 @@ class Photograph:
 
 
 def read_dogs_vs_cats(options: Namespace, scratch: Path) -> ImageSet:
-    """Two splits, the second of them a fifth of each class: valid, which is also what is tested on.
+    """Two splits: train, and a fifth of each class as valid, which also serves as test.
 
     Training images are resized to a square; of the others the short side is resized to 8/7 of its side, and
     the centre cut out. The arrays are kept in the folder `scratch` until they are written.
@@ -347,7 +347,7 @@ def divide(found: Sequence[Photograph]) -> dict[str, list[Photograph]]:
 def decode_all(
     members: Sequence[Photograph], decode: Callable[[Photograph], np.ndarray | None], path: Path
 ) -> tuple[Part, list[str]]:
-    """The images that can be read, in an array mapped from `path`, their classes, and the others' names."""
+    """The readable images in an array mapped from `path`, their classes, and the unreadable files' names."""
     shape, labels, bad = (1, 1, 3), [], []
     with (
         path.open("wb") as file,
@@ -390,7 +390,7 @@ def decoded(photograph: Photograph, side: int, grey: bool, whole: bool) -> np.nd
 
 
 def main(options: Namespace) -> None:
-    """Prepare a set, or check what is there."""
+    """Prepare a set, or check the existing one."""
     manifest = prepare_images(options)
     sizes = ", ".join(f"{split['images']:,} {name}" for name, split in manifest["splits"].items())
     size = f"{manifest['height']} x {manifest['width']} x {manifest['channels']}"
@@ -402,7 +402,7 @@ def main(options: Namespace) -> None:
 
 
 def prepare_images(options: Namespace) -> dict:
-    """The manifest of --dest, which is made unless it is there.
+    """The manifest of --dest; prepares the folder if it is missing.
 
     Raises UserError if the set cannot be read, or --dest holds another, or the set in another size.
     """

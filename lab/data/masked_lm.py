@@ -30,7 +30,7 @@ TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 
 
 def main(arguments: Namespace) -> None:
-    """Prepare it, or check what is there."""
+    """Prepare the corpus, or check the existing one."""
     clean = TOKENIZERS[arguments.tokenizer].clean
 
     def write(reader: texts.SplitReader, target: Path) -> int:

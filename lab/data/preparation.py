@@ -1,4 +1,4 @@
-"""What every corpus goes through: text files in, a folder that fairseq trains on out.
+"""Turns text files into a folder that fairseq trains on.
 
 The folder is built under another name beside its final one (`NAME.preparing`) and renamed when
 complete, so that the final name never holds half a corpus. `preparation.json` says what is in it.
@@ -116,7 +116,7 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
 
 
 def check_accepted(dest: Path, made_from: str, accepted: bool, option: str) -> None:
-    """UserError unless a folder that is not `made_from` the whole published files is `accepted`."""
+    """UserError unless the user `accepted` a folder `made_from` other files than the published ones."""
     if not accepted:
         raise UserError(
             f"{dest} was prepared from {made_from}; name another --dest, or accept it with {option}"
@@ -165,7 +165,7 @@ def finish(
     verified: bool | None,
     source: Path | None = None,
 ) -> dict:
-    """Turn the texts in `folder` into fairseq's files and write the manifest, which is returned.
+    """Turn the texts in `folder` into fairseq's files; write and return the manifest.
 
     `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
     that the text came from, if any.
@@ -253,7 +253,7 @@ def numbered(lines: Iterable[str], dictionary: Dictionary) -> Iterator[torch.Ten
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """What `np.save` writes."""
+    """Write the file that `np.save` would write."""
     array = np.ascontiguousarray(array)
     with path.open("wb") as file:
         npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))

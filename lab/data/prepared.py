@@ -109,7 +109,7 @@ class PreparedData:
 
 
 def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
-    """A prepared corpus with these splits, all files checked; UserError says what is wrong."""
+    """Open a prepared corpus and check the files of these splits; UserError if one is damaged."""
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
     if ":" in str(folder):
@@ -135,7 +135,7 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
 
 
 def read_manifest(folder: Path) -> dict | None:
-    """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
+    """The manifest of `folder`; None if the folder is missing or empty, UserError if it is damaged."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     check_no_pipe(folder)
@@ -224,7 +224,7 @@ def identify(folder: Path) -> dict[str, Any]:
 
 
 def has_valid(identity: dict[str, Any]) -> bool:
-    """Whether the data have a valid split, which those of Long Range Arena may lack."""
+    """Whether the data have a valid split; data of Long Range Arena may lack it."""
     return "examples" not in identity or "valid" in identity["examples"]
 
 

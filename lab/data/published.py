@@ -75,7 +75,7 @@ def archive_url(corpus: Corpus) -> str:
 
 
 def fetch(url: str, path: Path, other_sources: str) -> None:
-    """The file at `url` in `path`: the one there, downloaded earlier, or a new `download`."""
+    """Download `url` to `path` unless the file is already there."""
     if path.is_file():
         print(f"Using {shown_path(path)}, downloaded earlier.", flush=True)
     else:
@@ -83,7 +83,7 @@ def fetch(url: str, path: Path, other_sources: str) -> None:
 
 
 def address_mark(url: str) -> str:
-    """Eight digits for the name of what lies at `url`, so that two sources are never mixed in one file."""
+    """Eight digits that identify `url` in file names, so that two sources never share a file."""
     return hashlib.sha256(url.encode()).hexdigest()[:8]
 
 
@@ -120,7 +120,7 @@ def download(url: str, path: Path, other_sources: str) -> None:
 
 
 def partial_of(url: str, path: Path) -> Path:
-    """Where the file at `url` is kept until it is whole, a name that is nobody else's."""
+    """The temporary name of a download from `url`, unique to it."""
     return path.with_name(f".{address_mark(url)}.{path.name}.part")
 
 
@@ -208,7 +208,7 @@ def main(options: Namespace) -> None:
 
 
 def check(corpora: Iterable[Corpus]) -> None:
-    """Print a line per file of `corpora`; UserError if one is not as published, or if there is no network."""
+    """Print a line per file of `corpora`; UserError if a file has changed or no address answers."""
     wanted = [(corpus, file) for corpus in corpora for file in corpus.files.values()]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         answers = list(threads.map(lambda pair: ask(pair[1].url), wanted))
@@ -239,7 +239,7 @@ def judge(file: PublishedFile, answer: Answer) -> str:
 
 
 def ask(url: str) -> Answer:
-    """What the server says about `url`, by HEAD or, where it refuses that, by a GET that reads nothing."""
+    """Ask the server about `url` with HEAD; if it refuses, with a GET that reads no content."""
     answer = _request(url, "HEAD")
     return _request(url, "GET") if answer.status in HEAD_REFUSED else answer
 

@@ -139,7 +139,7 @@ def find_source(arguments: Namespace) -> Path:
 
 
 def compare(corpus: str, split: str, text: Split) -> str:
-    """What is wrong with a split, in words; empty if it is the published one."""
+    """How a split differs from the published one, in words; empty if it does not."""
     expected = TEXTS[corpus].entry["splits"][split]
     if text.words != expected.get("words", text.words):
         return (
@@ -185,7 +185,7 @@ class SplitReader:
                 ) from None
 
     def text(self, documents: int | None = None) -> Split:
-        """What the split was found to be, after all its lines."""
+        """Counts and hashes of the split, once all lines are read."""
         if self.words == self.read:
             raise UserError(f"{self.source}: the {self.split} split is empty")
         return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest(), documents)

@@ -98,7 +98,7 @@ class TextEncoder:
         raise NotImplementedError
 
     def decode(self, tokens: str) -> str:
-        """What `encode` was given, after `clean`."""
+        """The text that was encoded, after `clean`."""
         raise NotImplementedError
 
 
@@ -107,7 +107,7 @@ GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 
 def gpt2_ranks(encoder: Path, pairs: Path) -> dict[bytes, int]:
-    """The bytes of each token to its number, which is also its rank, from GPT-2's two files.
+    """Map the bytes of each token to its rank, read from GPT-2's two files.
 
     The files write a byte that is no printable character as one of the characters from 256 on. Raises
     ValueError if they do not belong together.
@@ -142,7 +142,7 @@ class GPT2Encoder(TextEncoder):
         return " ".join(map(str, self.pairs.encode_ordinary(self.clean(text))))
 
     def decode(self, tokens: str) -> str:
-        """What `encode` was given, after `clean`."""
+        """The text that was encoded, after `clean`."""
         return self.pairs.decode([int(token) for token in tokens.split()])
 
 
@@ -164,7 +164,7 @@ class SentencePieceEncoder(TextEncoder):
         return " ".join(self.processor.encode(self.clean(text), out_type=str))
 
     def decode(self, tokens: str) -> str:
-        """What `encode` was given, after `clean`."""
+        """The text that was encoded, after `clean`."""
         return self.processor.decode_pieces(tokens.split())
 
 
@@ -332,7 +332,7 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
 
 
 def possible_size(message: str, own: int) -> str:
-    """What to do, from sentencepiece's message, whose bound lacks the `own` symbols that fairseq adds."""
+    """Advice from sentencepiece's message; its bound excludes the `own` symbols that fairseq adds."""
     if bound := re.search(r"required_chars\D*\d+ vs (\d+)", message):
         return f"give --vocab-size {int(bound[1]) + own} or more"
     if bound := re.search(r"<= (\d+)", message):

@@ -25,7 +25,7 @@ CARD = "README.md"
 
 
 def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = None) -> str:
-    """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
+    """Write the folder `out`; returns the kind of the model. UserError if the model cannot be exported.
 
     `data` has the dictionary and the tokeniser if they are not where `vocabulary_folder` looks for them. A
     head that is left out is named on stdout.

@@ -66,7 +66,7 @@ class Source:
 
     @property
     def side(self) -> str:
-        """What the fields of `cfg` begin with."""
+        """The prefix of the fields of `cfg`."""
         return "decoder" if self.kind == "CausalLM" else "encoder"
 
     @property
@@ -108,7 +108,7 @@ def vocabulary_folder(checkpoint: Checkpoint, given: Path | None) -> Path:
 
 
 def load_source(path: Path, data: Path | None = None) -> Source:
-    """Build the model and load its weights; UserError for what is no model of this project.
+    """Build the model and load its weights; UserError if this project has no such model.
 
     `data` has the dictionary if neither the checkpoint's folder nor its training data have it.
     """
@@ -128,7 +128,7 @@ def load_source(path: Path, data: Path | None = None) -> Source:
 
 
 def configuration(source: Source) -> dict[str, Any]:
-    """The fields of `LinearAttentionConfig`; UserError for what the modelling file does not have."""
+    """The fields of `LinearAttentionConfig`; UserError if the modelling file lacks a feature."""
     check_exportable(source)
     cfg, side, stack = source.cfg, source.side, source.stack
     causal = side == "decoder"
@@ -190,7 +190,7 @@ def check_exportable(source: Source) -> None:
 
 
 def check_activation(name: str, flag: str) -> None:
-    """UserError for one of fairseq's that the modelling file does not have."""
+    """UserError if the model uses an option of fairseq that the modelling file lacks."""
     if name not in ACTIVATIONS:
         raise UserError(
             f"a model with --{flag} {name} cannot be exported; those that can have {', '.join(ACTIVATIONS)}"
@@ -252,7 +252,7 @@ def classifier_settings(source: Source, head: str) -> dict[str, Any]:
 
 
 def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, torch.Tensor]:
-    """The weights under the names of the modelling file, less those that are tied to others."""
+    """The weights under the modelling file's names, without tied duplicates."""
     prefixes = PREFIXES
     if head is not None:
         prefixes = {"encoder.sentence_encoder.": "model.", f"classification_heads.{head}.": "classifier."}
@@ -293,7 +293,7 @@ def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
 
 
 def tokenizer_files(folder: Path, dictionary: Dictionary, encoder: bool) -> dict[str, bytes]:
-    """The files of the tokeniser in `folder`; those of a word model need its dictionary alone.
+    """The tokeniser's files in `folder`; a word model needs only its dictionary.
 
     An `encoder` gets `<s>` and `</s>` around each text and between two of them, a language model nothing.
     """

@@ -104,7 +104,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json; UserError for another model than RoBERTa, or one that fairseq cannot compute."""
+    """Read config.json; UserError unless it describes a RoBERTa that fairseq can compute."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name the one with config.json and the weights")
     if not (folder / "config.json").is_file():
@@ -165,7 +165,7 @@ def read_weights(folder: Path) -> Weights:
 
 
 def renamed(weights: Mapping[str, torch.Tensor]) -> tuple[Weights, list[str]]:
-    """The weights under this project's names, and the names of those that no encoder here has.
+    """The weights under this project's names, and the names of weights without a counterpart here.
 
     The embedding of the only token type is added to every position's. Raises UserError where the
     embeddings are missing.
@@ -188,7 +188,7 @@ def renamed(weights: Mapping[str, torch.Tensor]) -> tuple[Weights, list[str]]:
 
 
 def new_name(name: str) -> str | None:
-    """This project's name of a weight, None for one that it does not have."""
+    """This project's name of a weight; None if there is no counterpart."""
     if match := LAYER.fullmatch(name):
         number, part, kind = match.groups()
         return f"{ENCODER}layers.{number}.{PARTS[part]}.{kind}" if part in PARTS else None
@@ -221,7 +221,7 @@ def rows_of(vocabulary: Mapping[str, int], dictionary: Dictionary, prepared: Pat
 
 
 def configuration(options: Namespace, size: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
-    """What `fairseq-train` makes of the architecture with the imported size and the user's flags."""
+    """fairseq's configuration of the architecture with the imported size and the user's flags."""
     words = [str(options.data.absolute()), "--user-dir", str(ROOT / "user_dir"), "--task", "masked_lm"]
     words += ["--criterion", "masked_lm", "--arch", options.arch, *size, *flags]
     return OmegaConf.to_container(
@@ -259,7 +259,7 @@ def in_dictionary_order(weights: Weights, options: Namespace, dictionary: Dictio
 def take(
     encoder: nn.Module, weights: Weights, only: Iterable[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Copy the weights that `encoder` has with the same shape; the names of those and of the others it has.
+    """Copy the weights whose names and shapes match `encoder`; returns the names copied and those left.
 
     `only` limits them. Buffers, such as LLN's running statistics, belong to neither.
     """

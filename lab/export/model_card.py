@@ -93,7 +93,7 @@ class RunRecord:
 
 
 def read_run(checkpoint: Checkpoint) -> RunRecord:
-    """All that is on file; UserError for a file that cannot be read.
+    """Everything recorded about the run; UserError if a file cannot be read.
 
     The figures come from the records of eval_ppl.sh and lab.sh evaluate mlm, else of a study, else from the
     validation during training. A record of another number of updates, or on another corpus, is passed over.
@@ -112,7 +112,7 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; empty if there is no such file, or another value in it."""
+    """The JSON object in `path`; empty if the file is missing or holds something else."""
     record = read_json(path) if path.is_file() else {}
     return record if isinstance(record, dict) else {}
 
@@ -184,7 +184,7 @@ def corpus_of(record: RunRecord) -> str:
 
 
 def model_card(name: str, kind: str, settings: dict[str, Any], run: RunRecord) -> bytes:
-    """README.md for the model `name`; `kind` as in `AutoModelFor...`, `settings` those of config.json."""
+    """README.md for the model `name`; `kind` as in `AutoModelFor...`, `settings` from config.json."""
     names = ["+".join(layer) for layer in settings["plan"]]
     text = CARD.format(
         name=name,
@@ -255,7 +255,7 @@ def _evaluation_table(run: RunRecord) -> str:
 
 
 def limits(kind: str, settings: dict[str, Any]) -> list[str]:
-    """What a user of the model must know."""
+    """Limitations that a user of the model must know."""
     used = {name for layer in settings["plan"] for name in layer}
     found = ["The model reproduces the content, the errors and the biases of its training data."]
     if settings["positions"] == "learned":

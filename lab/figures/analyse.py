@@ -220,7 +220,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def function(name: str) -> Callable:
-    """The one that THEORY or a subcommand names; its module takes seconds to load."""
+    """Import the function that THEORY or a subcommand names; its module takes seconds to load."""
     module, _, own = name.partition(".")
     return getattr(import_module(f"lab.figures.{module}"), own)
 

@@ -58,7 +58,7 @@ class Layers:
 
     @property
     def label(self) -> str:
-        """What a figure calls it."""
+        """Its name in a figure."""
         return label_of(self.trained)
 
     @property
@@ -132,7 +132,7 @@ def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
 
 
 def _check_dilution(figure: Figure, runs: list[Layers]) -> None:
-    """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
+    """Whether the early layers attend more locally than linear attention's, over the seeds of each."""
     areas = {
         method: {one.trained.seed: one.curves[: one.half].mean().item() for one in ones}
         for method, ones in grouped(runs, lambda one: one.method).items()

@@ -114,7 +114,7 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
 
 
 def _measured(trained: Checkpoint, tokens: Tensor) -> dict[str, dict[str, float | None]]:
-    """What `_layer` says of each layer; UserError if there is none whose gradients have closed forms."""
+    """The result of `_layer` for each layer; UserError if no layer has gradients in closed form."""
     found = {}
     for given in inputs(trained.model, tokens):
         part = attentions(trained.model)[given.name]

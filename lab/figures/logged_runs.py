@@ -182,7 +182,7 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
 
 
 def _check_loss_scales(figure: Figure, largest: Values) -> None:
-    """What the paper says of the largest inverse scales, if the runs that it speaks of are there."""
+    """The paper's statement on the largest inverse scales, if the runs it needs were given."""
     flat, steep = (f"LLN, α = {value}" for value in HALF_FIXED)
     if {"LLN", flat, steep} <= largest.keys():
         matched, fixed = largest["LLN"], largest[flat]

@@ -118,7 +118,7 @@ def log_normality_by_head(found: Measured) -> list[Record]:
 
 
 def shares(found: Measured) -> Record:
-    """What measures leave out or fold: the negative mass of the matrices, and how many rows are zero."""
+    """What the measures ignore: the negative mass of the matrices and the rows that are zero."""
     return {
         "negative_share": negative_share(found.matrix).mean().item(),
         "zero_rows": zero_rows(found.matrix).double().mean().item(),

@@ -1,4 +1,4 @@
-"""What is analysed: a trained model on sequences of a prepared corpus, and the log of a run."""
+"""Inputs of an analysis: a trained model with sequences of a prepared corpus, and the log of a run."""
 
 import re
 import statistics
@@ -29,7 +29,7 @@ SECOND_HALF = "second half"
 
 
 def label_of(checkpoint: Checkpoint) -> str:
-    """What a figure calls a model."""
+    """A model's name in a figure."""
     return ANALYSED[method_of(checkpoint)].label
 
 
@@ -39,21 +39,21 @@ def is_masked_lm(checkpoint: Checkpoint) -> bool:
 
 
 def training_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a record says about a model's size and budget."""
+    """A model's size and budget, for a record."""
     dataset = checkpoint.config.dataset
     tokens = (dataset.batch_size or 0) * checkpoint.tokens_per_sample or dataset.max_tokens
     return size_and_budget(checkpoint.settings, checkpoint.config.task.data, checkpoint.updates, tokens)
 
 
 def about(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a record says about a checkpoint."""
+    """A checkpoint's entry in a record."""
     path = checkpoint.path
     name = f"{run_name(path.parent)}/{path.name}"
     return {"checkpoint": name, "sha256": sha256_of(path)[:12], "architecture": checkpoint.architecture}
 
 
 def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: float) -> dict[str, Any]:
-    """What a record says about a model of these settings, trained on `data` with `tokens` an update."""
+    """Record entry of a model with these settings, trained on `data` with `tokens` per update."""
     side = "encoder" if "encoder_layers" in settings else "decoder"
     return {
         "layers": settings[f"{side}_layers"],
@@ -65,7 +65,7 @@ def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: f
 
 
 def run_name(folder: Path) -> str:
-    """What a figure calls the run in a folder; a study's RUN/seed1 is RUN-seed1."""
+    """The name of a folder's run in a figure; a study's RUN/seed1 becomes RUN-seed1."""
     inside = re.fullmatch(r"seed\d+", folder.name) is not None
     return f"{folder.parent.name}-{folder.name}" if inside else folder.name
 
@@ -170,7 +170,7 @@ def _masked(trained: Checkpoint, options: Namespace, length: int) -> Tensor:
 
 
 def inputs(model: nn.Module, tokens: Tensor) -> list[AttentionInput]:
-    """What the attentions of a model are given for `tokens: (B, N)`."""
+    """The inputs of a model's attentions for `tokens: (B, N)`."""
     with torch.no_grad():
         return record_inputs(model, lambda: model(tokens))
 
@@ -183,13 +183,13 @@ def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
 
 
 def mark_of(data: PreparedData) -> str:
-    """What tells a corpus from others, whatever folder it lies in."""
+    """Identifies a corpus, whatever its folder."""
     identity = identify(data.folder)
     return fingerprint([{key: value for key, value in identity.items() if key != CORPUS}])
 
 
 def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[AttentionInput]:
-    """Those of the layers named by `layers`, "all" or numbers with commas; UserError for one not there."""
+    """Select layers by `layers`, "all" or numbers with commas; UserError if one does not exist."""
     if layers == "all":
         return list(found)
     numbers = layers.split(",")
@@ -219,7 +219,7 @@ class LoggedRun:
         return "bits per masked token" if "encoder_layers" in self.settings else "bits per token"
 
     def training(self) -> dict[str, Any]:
-        """What a record says about the model's size and budget."""
+        """The model's size and budget, for a record."""
         sizes = [record["wpb"] for record in self.records.values() if "wpb" in record]
         return size_and_budget(self.settings, self.data, max(self.records), statistics.median(sizes))
 
@@ -240,7 +240,7 @@ class LoggedRun:
 
 
 def what_was_read(runs: Sequence[LoggedRun]) -> dict[str, Any]:
-    """What a record says of the runs it was made from."""
+    """The runs that a record was made from."""
     return {"runs": {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}}
 
 

@@ -59,7 +59,7 @@ def redraw(options: Namespace) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """`value` for JSON: tensors as lists, numbers with six digits, None for what is not finite."""
+    """`value` for JSON: tensors as lists, numbers with six digits, None for NaN and infinity."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
     if isinstance(value, dict):
@@ -93,7 +93,7 @@ class Panel(dict[str, Any]):
 
 
 class Figure:
-    """A figure that is being made: its panels, what is checked about them, and what else its record says."""
+    """A figure under construction: its panels, its checks, and further entries of its record."""
 
     def __init__(self, title: str, **about: Any) -> None:
         self.about: Record = {"title": title, **about}

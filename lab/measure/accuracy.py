@@ -46,7 +46,7 @@ CONVERGED_LOSS, CONVERGED_ACCURACY = 0.01, 0.999  # of copying
 def batches_of(
     task: FairseqTask, split: str, device: torch.device, **limits: Any
 ) -> Iterator[dict[str, Any]]:
-    """The batches of a split in order, on the device; `limits` are those of fairseq's batch iterator."""
+    """The batches of a split in order, on the device; `limits` go to fairseq's batch iterator."""
     task.load_dataset(split)
     batches = task.get_batch_iterator(task.dataset(split), **limits)
     for batch in batches.next_epoch_itr(shuffle=False):
@@ -112,7 +112,7 @@ def most_frequent(train: np.ndarray, other: np.ndarray) -> float:
 
 
 def measure_lra(run: TrainedRun) -> dict[str, Any]:
-    """What a study records of a run; `published_sizes`: whether the data are as many as the benchmark's."""
+    """Figures of a run for a study; `published_sizes`: whether the data have the benchmark's sizes."""
     [found] = evaluate_lra(read_lra(run.checkpoint), run.data, ("test",), run.device)
     examples = found["data"]["examples"]
     return {
@@ -125,7 +125,7 @@ def measure_lra(run: TrainedRun) -> dict[str, Any]:
 
 
 def about_images(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a result says about a model of images."""
+    """An image model's entry in a result."""
     return {
         "architecture": checkpoint.architecture,
         "attention": checkpoint.attention,
@@ -134,7 +134,7 @@ def about_images(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def measure_images(run: TrainedRun) -> dict[str, Any]:
-    """Accuracy on test, or on valid where there is no test, and what the log says."""
+    """Accuracy on test (valid if there is no test), and figures of the log."""
     checkpoint = load_image_model(run.checkpoint, run.data.folder, Classification.task)
     split = "test" if "test" in run.data.manifest["splits"] else "valid"
     size = checkpoint.batch_size

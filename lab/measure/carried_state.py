@@ -92,7 +92,7 @@ def side_by_side(pieces: list[Tensor], before: list[int], dictionary: Dictionary
 def document_streams(
     rows: list[Tensor], count: int, dictionary: Dictionary, subwords: str | None
 ) -> list[Streams]:
-    """WikiText's articles, `count` side by side, those of similar length together.
+    """WikiText's articles, `count` side by side, grouped by similar length.
 
     `subwords` is fairseq's name of the tokeniser, None for words. Raises UserError without a single title.
     """
@@ -165,7 +165,7 @@ class Bucket:
 
 
 class Buckets:
-    """Losses by position: 0 to 511, to 1,023, to 2,047 and so on; memory is that of `device`, the model's."""
+    """Losses by position (0 to 511, to 1,023, to 2,047 and so on); memory is that of the model's `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -264,7 +264,7 @@ def check_growth(model: nn.Module, batches: list[Streams], padding_idx: int) -> 
 
 
 def remark(model: nn.Module, trained_for: int, length: int) -> str | None:
-    """What a reader must know about the model's absolute positions; None where there is nothing."""
+    """A caveat about the model's absolute positions; None if there is none."""
     if isinstance(model.decoder.embed_positions, SinusoidalPositions) and length > trained_for:
         return (
             f"the sinusoidal positions of the model were trained up to {trained_for:,}, not for the "
@@ -283,7 +283,7 @@ def read_extra(extra: Sequence[str]) -> dict[str, Any]:
 def make_streams(
     data: PreparedData, split: str, dictionary: Dictionary, options: argparse.Namespace
 ) -> list[Streams]:
-    """What is read; UserError where no stream is as long as a segment."""
+    """The streams to read; UserError if none is as long as a segment."""
     rows = read_rows(data, split, dictionary)
     if options.reset_at_documents:
         subwords = "sentencepiece" if data.sentencepiece_model else None
@@ -305,7 +305,7 @@ def evaluate_carried(
     options: argparse.Namespace,
     overrides: dict[str, Any],
 ) -> dict[str, Any]:
-    """The result for one split as it is written to JSON."""
+    """The result for one split, as written to JSON."""
     dictionary = Dictionary.load(str(data.dictionary))
     checkpoint.check_dictionary(data, len(dictionary))
     batches = make_streams(data, split, dictionary, options)

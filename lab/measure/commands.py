@@ -160,7 +160,7 @@ def check_command(path: Path, command: str) -> None:
 
 
 def averaged(checkpoint: Checkpoint) -> Result:
-    """What a result says of a checkpoint whose weights are an average."""
+    """The averaged checkpoints, for the result of an average."""
     return {"averaged": checkpoint.averaged} if checkpoint.averaged else {}
 
 

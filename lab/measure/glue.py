@@ -155,7 +155,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
 
 
 def best_weights(path: Path) -> Path:
-    """The weights of the best epoch; those of the last become them if the metric was never defined.
+    """The weights of the best epoch; if the metric was never defined, the last epoch's take their place.
 
     (The correlation of constant scores, such as those of a run that has diverged: fairseq keeps no best.)
     """
@@ -233,7 +233,7 @@ def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndar
 
 
 def as_text(task: GlueTask, predicted: np.ndarray) -> str:
-    """What GLUE's server takes: a header, then index and prediction, a line each."""
+    """Predictions as GLUE's server reads them: a header, then an index and a prediction per line."""
     values = [f"{value:.3f}" if task.is_regression else task.labels[value] for value in predicted]
     return HEADER + "".join(f"{i}\t{value}\n" for i, value in enumerate(values))
 

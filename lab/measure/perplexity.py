@@ -105,7 +105,7 @@ def evaluate(
 
 
 def usual_words(checkpoint: Checkpoint, data: PreparedData, split: str, context_window: int) -> list[str]:
-    """The arguments of `fairseq-eval-lm`, before those that the user adds."""
+    """The default arguments of `fairseq-eval-lm`; the user's come after them."""
     words = [str(data.folder), "--path", str(checkpoint.path), "--gen-subset", split]
     words += ["--user-dir", str(ROOT / "user_dir"), "--sample-break-mode", "none"]
     words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
@@ -130,7 +130,7 @@ def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
 
 
 class Scores:
-    """What a scorer has added up: its tokens, those whose loss counts, and their loss in double precision.
+    """Sums of a scorer: all tokens, tokens whose loss counts, and their loss in double precision.
 
     fairseq's own sum is in single precision, which over a test split costs the sixth digit.
     """
@@ -251,7 +251,7 @@ def _counts(data: PreparedData, split: str, dictionary: Dictionary) -> np.ndarra
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
-    """What a study records of a language model; `unigram_bits` is what token frequencies alone score."""
+    """Figures of a language model for a study; `unigram_bits` is the score of token frequencies alone."""
     checkpoint = read_language_model(run.checkpoint)
     splits = {split: evaluate(checkpoint, run.data, split) for split in ("valid", "test")}
     found = {
@@ -324,7 +324,7 @@ def evaluate_masked_lm(
 
 
 def measure_masked_lm(run: TrainedRun) -> dict[str, Any]:
-    """What a study records of a pre-trained encoder; `unigram_bits` is what token frequencies alone score."""
+    """Figures of an encoder for a study; `unigram_bits` is the score of token frequencies alone."""
     encoder = read_encoder(run.checkpoint)
     results = list(evaluate_masked_lm(encoder, run.data, ("valid", "test")))
     found = {

@@ -47,7 +47,7 @@ def bits_per_dimension(
     device: torch.device,
     most: float = math.inf,
 ) -> dict[str, Any]:
-    """Images, counted bytes and bits per dimension of a split; UserError for a loss that is NaN.
+    """Images, counted bytes and bits per dimension of a split; UserError if the loss is NaN.
 
     No further batch is read once `most` images have been.
     """
@@ -186,7 +186,7 @@ def draw(
 
 
 def uniforms(seed: int, numbers: range, dims: int) -> Tensor:
-    """What images are drawn with, `(images, dims, 2)`: each by its number, whatever the batch."""
+    """Random numbers `(images, dims, 2)` to draw images with; each image has its own, whatever the batch."""
     rows = [np.random.default_rng((seed, number)).random((dims, 2)) for number in numbers]
     return torch.from_numpy(np.stack(rows))
 
@@ -218,7 +218,7 @@ SAMPLES = begins(f"Software\0{SAMPLER}", within=200)
 
 
 def given_rows(share: float, shape: ImageShape) -> int:
-    """How many rows a share is; UserError if that is none or all."""
+    """A share as a number of rows; UserError if it is 0 or all."""
     rows = round(share * shape.height)
     if not 0 < rows < shape.height:
         raise UserError(

@@ -146,7 +146,7 @@ def add_places(parser: Parser, files: str) -> None:
 
 
 def read_with_tokenizer(parser: Parser, words: Sequence[str], usual: str) -> Namespace:
-    """Read the command line, with the options of the tokeniser, which is the `usual` one by default."""
+    """Add the tokeniser's options, by default the `usual` one, and parse `words`."""
     parser.add_argument(
         "--tokenizer",
         choices=(WORDS, PIECES),

@@ -44,7 +44,7 @@ their last epoch.
 
 @dataclass(frozen=True)
 class Command:
-    """What the help of a kind says.
+    """The help of a kind.
 
     `name` is the command, `about` its first line, `example` a YAML, `data` what prepares its data, `runs`
     where its runs go, and `more` what others have not.
@@ -99,10 +99,8 @@ COMMANDS = {
 }
 
 
-def training_parser(kind: str) -> tuple[Parser, Parser]:
-    """The parser of a kind, and that of its options alone."""
-    command = COMMANDS[kind]
-    options = Parser(command.name, add_help=False)
+def add_machines(options: Parser) -> None:
+    """The options that say where to train, which `machines_of` reads."""
     options.add_argument(
         "--launcher",
         choices=tuple(LAUNCHERS),
@@ -131,6 +129,13 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
     )
     options.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine, 0 to M-1")
     options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
+
+
+def training_parser(kind: str) -> tuple[Parser, Parser]:
+    """The parser of a kind, and a parser of its options alone."""
+    command = COMMANDS[kind]
+    options = Parser(command.name, add_help=False)
+    add_machines(options)
     options.add_argument(
         "--save-dir",
         type=Path,
@@ -259,7 +264,7 @@ def finetuning(words: Sequence[str]) -> Namespace:
 
 
 def several(kind: Callable[[str], float], what: str) -> Callable[[str], list[float]]:
-    """A reader of comma-separated numbers above 0, of which `kind` reads one and `what` is the name."""
+    """A type for comma-separated numbers above 0; `kind` reads one number, `what` names them."""
 
     def read(text: str) -> list[float]:
         try:

@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def score(self) -> float | None:
-        """What the last validation before the save found, by the metric that chooses the best checkpoint."""
+        """The last validation score before the save, by the metric that chooses the best checkpoint."""
         return (self.state.get("extra_state") or {}).get("val_loss")
 
     @property
@@ -219,7 +219,7 @@ class Checkpoint:
     def check_dictionary(
         self, data: PreparedData, size: int | None = None, named_by: str = "the data folder"
     ) -> None:
-        """UserError if a corpus' dictionary, of `size` entries if that is known, is not that of the training.
+        """UserError if a corpus' dictionary, of `size` entries if known, differs from the training's.
 
         `named_by` is what a user gives to name the corpus.
         """
@@ -276,13 +276,13 @@ def groups_of(configuration: Any) -> Groups:
 
 
 def model_settings(groups: Groups) -> dict[str, Any]:
-    """A model's settings, less those that only point at another one, such as `${task.tokens_per_sample}`."""
+    """A model's settings without references to others, such as `${task.tokens_per_sample}`."""
     settings = groups.get("model") or {}
     return {key: value for key, value in settings.items() if not str(value).startswith("${")}
 
 
 def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What an architecture of the plugin has where nothing is given but the layer plan of `settings`."""
+    """The defaults of an architecture of the plugin with the layer plan of `settings`."""
     config = MODEL_DATACLASS_REGISTRY[architecture]()
     for plan in {"decoder_attention", "encoder_attention"} & set(settings):
         setattr(config, plan, settings[plan])
@@ -291,7 +291,7 @@ def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str
 
 
 def read_encoder(path: Path) -> Checkpoint:
-    """A checkpoint of an encoder; UserError if it is no RoBERTa that this project has."""
+    """Read an encoder's checkpoint; UserError unless it is a RoBERTa of this project."""
     checkpoint = read_checkpoint(path)
     if f"{ENCODER}embed_tokens.weight" not in checkpoint.weights:
         raise UserError(f"{path} holds no RoBERTa encoder")

@@ -86,7 +86,7 @@ def pace_of(log: Path) -> Pace | None:
 
 
 def measured_pace(plan: RunPlan) -> Pace | None:
-    """Of the first `PLANNED_UPDATES` updates, trained in a folder that is removed."""
+    """The pace of the first `PLANNED_UPDATES` updates, trained in a temporary folder."""
     last = PLANNED_UPDATES
     with tempfile.TemporaryDirectory(prefix="plan-") as folder:
         words = [*plan.arguments, "--max-update", str(last), "--log-interval", "2", "--log-format", "json"]

@@ -1,4 +1,4 @@
-"""The folder of a run: the one place that knows whether its training has begun or ended, and as what.
+"""The folder of a run: decides whether its training has begun or ended, and with which settings.
 
 The lock keeps other runs out. A run of a study is marked with the fingerprint of its settings; those of any
 other are in its checkpoints. Dictionary, tokeniser and a note of the data lie beside these.
@@ -58,7 +58,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What the training prints."""
+        """The log of the training."""
         return self.path / LOG
 
     @property
@@ -83,7 +83,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self, patience: float = 0) -> Iterator[int]:
-        """Keep other runs out, see `run_lock`; UserError for a folder that is not one of `command`'s runs."""
+        """Keep other runs out, see `run_lock`; UserError if the folder is not a run of `command`."""
         if self.command and not is_run(self.path, self.command):
             begin(self.path, self.command, self.settings)
         with run_lock(self.path, patience, self.option) as descriptor:
@@ -101,7 +101,7 @@ class RunFolder:
         begin(self.path, self.command, self.settings)
 
     def keep_only(self, kept: Path | None) -> None:
-        """Remove the checkpoints but the one `kept`."""
+        """Remove all checkpoints except `kept`."""
         for path in self.checkpoints():
             if path != kept:
                 path.unlink()
@@ -119,7 +119,7 @@ def check_vocabulary(source: Path, save_dir: Path, option: str = "--save-dir") -
 
 
 def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) -> None:
-    """Copies of the dictionary and the tokeniser of `source`; UserError if those of another run are there.
+    """Copy the dictionary and tokeniser of `source`; UserError if another run's are there.
 
     Those of a `failed_start` are replaced.
     """

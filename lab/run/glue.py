@@ -48,13 +48,13 @@ def data_flags(folder: Path | None, experiment: Experiment, flags: Sequence[str]
 
 
 def whole_number(given: Sequence[str], flag: str) -> int:
-    """The value of a flag; UserError if it is no whole number of 1 or more."""
+    """The value of a flag; UserError if it is not a whole number of 1 or more."""
     [value] = whole_numbers([option(given, flag) or ""], flag)
     return value
 
 
 def whole_numbers(words: Sequence[str], flag: str) -> list[int]:
-    """The values of a flag; UserError if one is no whole number of 1 or more."""
+    """The values of a flag; UserError if one is not a whole number of 1 or more."""
     for word in words:
         if not word.isdecimal() or int(word) < 1:
             raise UserError(f"{flag} is {word!r}; give a whole number of 1 or more")
@@ -62,7 +62,7 @@ def whole_numbers(words: Sequence[str], flag: str) -> list[int]:
 
 
 def batches_an_update(experiment: Experiment, flags: Sequence[str]) -> list[int]:
-    """How many batches an update takes, epoch by epoch: the user's number, or else that of the YAML."""
+    """Batches per update, epoch by epoch: the user's value, else the YAML's."""
     flag = "--update-freq"
     given = option(flags, flag)
     if given is None:

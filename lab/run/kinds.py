@@ -58,7 +58,7 @@ class Kind:
         return []
 
     def record(self, save_dir: Path, name: str, data: Any, arguments: Sequence[str]) -> None:
-        """Keep in the folder of a run what is not in its checkpoints; `name` is that of the experiment."""
+        """Write to a run's folder what its checkpoints lack; `name` is the experiment's."""
 
     def run_name(self, name: str, flags: Sequence[str]) -> str:
         """The folder of a run in runs/, for the experiment's name and the user's flags."""
@@ -108,7 +108,7 @@ class Glue(Kind):
         return GlueData(glue_task(manifest["task"]), folder, manifest)
 
     def check_start(self, path: Path, data: GlueData) -> None:
-        """Refuse what is no encoder, or one of another tokeniser than the data."""
+        """UserError unless the checkpoint is an encoder with the data's tokeniser."""
         start, beside = read_encoder(path), path.parent
         fingerprint = data.manifest["tokenizer_fingerprint"]
         if (beside / "dict.txt").is_file() and tokenizer_fingerprint(beside) != fingerprint:
@@ -149,7 +149,7 @@ def cut_sentences(data: GlueData, longest: int) -> int:
 
 
 def with_splits(data: Data, read: Callable[[Data, str], object], splits: Sequence[str]) -> Data:
-    """The data, each of the `splits` read once, which raises UserError for one that is missing or damaged."""
+    """The data, after reading each of the `splits` once; UserError if one is missing or damaged."""
     for split in splits:
         read(data, split)
     check_prepared(data.folder, *splits)
@@ -175,7 +175,7 @@ class LRA(WithPlan):
         return with_splits(open_lra_data(folder), LRAData.split, splits)
 
     def check_data(self, read: Namespace, data: LRAData) -> None:
-        """Refuse data of another task, or of the other preset's pipeline."""
+        """UserError if the data are of another task or another preset's pipeline."""
         task = LRATask.setup_task(LRATaskConfig(data=str(data.folder), lra_task=read.lra_task))
         task.check_pipeline(read.arch)
 
@@ -256,7 +256,7 @@ class Classification(Pixels):
 
 
 def load_image_model(path: Path, data: Path | None, *tasks: str) -> Checkpoint:
-    """A checkpoint of a model of images, loaded; its data are those of `data` or, without, of its training.
+    """Load the checkpoint of an image model, with `data` or the data of its training.
 
     No split is augmented. Raises UserError if it is damaged or of another task than `tasks`, or the data are
     of another shape.

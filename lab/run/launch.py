@@ -104,7 +104,7 @@ class Machines:
         return flags
 
     def ranks(self) -> list[list[str]]:
-        """What the flags of each process of this place end in: nothing if there is one process in all."""
+        """The last flags of each process of this place; empty if there is only one process in all."""
         if self.processes == 1:
             return [[]]
         address = self.address()
@@ -125,7 +125,7 @@ class Machines:
         return f"tcp://{master}" if ":" in master else f"tcp://{master}:{DEFAULT_PORT}"
 
     def environment(self) -> dict[str, str]:
-        """What differs in the environment of the processes."""
+        """Environment variables that the processes need besides ours."""
         changed = {}
         if self.nodes > 1 and self.launcher == "spawn" and 0 < self.gpus < gpu_count():
             # fairseq itself would start a process for each GPU it sees.

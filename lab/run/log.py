@@ -65,7 +65,7 @@ def read_log(log: Path) -> dict[str, list[Record]]:
 
 
 def run_figures(log: Path) -> dict[str, Any]:
-    """What the log of a run says, as far as it goes: updates, speed, seconds, memory and curves.
+    """Figures from the log of a run so far: updates, speed, seconds, memory and curves.
 
     Losses are in bits. A resumed run repeats the updates after its last checkpoint: the later record counts,
     the time of both does. A run of fewer updates than an interval has only its epochs' records. What has not
@@ -203,7 +203,7 @@ class Progress:
         return f"{text}, {speed} tokens/s"
 
     def time_left(self, update: float, now: float) -> str:
-        """When training will be done at the pace so far; empty while that is unknown."""
+        """When training will end at the current pace; empty while unknown."""
         start, began = self.first or (update, now)
         if not self.total_updates or update <= start:
             return ""

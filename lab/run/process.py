@@ -132,7 +132,7 @@ def run_fairseq(
 
 
 class Group:
-    """The processes of a run: when one has failed, the others are ended."""
+    """The processes of a run; when one fails, the others are ended."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -160,7 +160,7 @@ class Group:
         return not still
 
     def end(self) -> None:
-        """Have those that still run end; they may save their state first."""
+        """End the running processes; they may save their state first."""
         if running := self.running():
             print("ending the run, which may save its state first ...", flush=True)
             children.end(running)

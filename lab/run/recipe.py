@@ -93,7 +93,7 @@ class Experiment:
         return ROOT / str(data) if data else None
 
     def changed(self, settings: Settings) -> "Experiment":
-        """With other `settings` in place of its own, or besides."""
+        """A copy with `settings` merged in."""
         groups = {group: {**self.settings.get(group, {}), **values} for group, values in settings.items()}
         return replace(self, settings={**self.settings, **groups})
 
@@ -154,7 +154,7 @@ def hydra_name(config: Path) -> tuple[Path, str]:
 
 
 def missing_base(config: Path, folder: Path, base: str) -> str:
-    """The sentence for a file among the `defaults` of a YAML, or of its base, that is not there."""
+    """The message for a missing file among the `defaults` of a YAML or of its base."""
     name = base.removesuffix(".yaml").lstrip("/")
     known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
     hint = suggestion(name, known) or "; correct the name"
@@ -247,7 +247,7 @@ def number_or_word(text: str) -> Any:
 
 
 def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> None:
-    """UserError for a flag in `words` that `command` sets itself: the one given would replace it."""
+    """UserError if `words` has a flag that `command` sets itself and that would be replaced."""
     for flag in owned:
         if is_given(words, flag):
             raise UserError(f"{flag} is set by {command} itself; leave it out, see {command} --help")
@@ -283,7 +283,7 @@ def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) 
 
 
 def fast_flags(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
-    """What --fast adds to the flags `extra` of the user, which come after it."""
+    """The flags that --fast adds; the user's flags `extra` come after them."""
     flags = []
     optimizer = option(extra, "--optimizer") or experiment.get("optimizer", "_name")
     if optimizer == "adam":

@@ -58,7 +58,7 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
 
 
 def check_type(place: str, key: str, value: Any) -> None:
-    """UserError for a setting that is computed with here and cannot be; `place` says where it is."""
+    """UserError if a setting that this project computes with is invalid; `place` names it."""
     if key == "update_freq":
         if not isinstance(value, list) or not value or any(type(x) is not int for x in value):
             raise UserError(f"{place} is {value!r}; write a list of whole numbers, such as [1]")
@@ -67,7 +67,7 @@ def check_type(place: str, key: str, value: Any) -> None:
 
 
 def group_fields(group: str, name: str | None) -> dict[str, Any]:
-    """The dataclass fields behind a group; for `model`, `task` and the like those of `name`."""
+    """The dataclass fields of a group; `name` chooses the model, task and so on."""
     registries = {one: about["dataclass_registry"] for one, about in REGISTRIES.items()}
     registries |= {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
     if group not in registries:

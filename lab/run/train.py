@@ -41,7 +41,7 @@ SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until ever
 
 @dataclass(frozen=True)
 class Request:
-    """What a training command asks for.
+    """A training command's request.
 
     `config` is a YAML, or the experiment that was read from it; without `data` and `save_dir` the YAML's data
     and a folder of runs/ are taken. `fresh` moves what an earlier run has left in `save_dir` aside and starts
@@ -81,7 +81,7 @@ class RunPlan:
 
     @property
     def kind(self) -> Kind | None:
-        """What is special about its task; None for a task that no command of the project trains."""
+        """The kind of its task; None if no command of the project trains it."""
         return KINDS.get(self.read.task)
 
     @property
@@ -90,7 +90,7 @@ class RunPlan:
         return self.read.max_update or None
 
     def opened(self, splits: Sequence[str] = ()) -> "RunPlan":
-        """The plan with its data, these splits of them checked, or those that training reads.
+        """The plan with its data opened; checks these splits, by default the ones that training reads.
 
         UserError if the data, or the checkpoint to start from, do not fit.
         """
@@ -200,7 +200,7 @@ def planned(asked: Request) -> RunPlan:
 
 
 def data_of(asked: Request, experiment: Experiment) -> Path:
-    """The prepared folder that the command names, or that of its YAML."""
+    """The prepared folder named on the command line, else in the YAML."""
     folder = asked.data or experiment.data_folder()
     if folder is None:
         raise UserError(f"{shown_path(experiment.config)} names no data folder; name one after it")
@@ -208,7 +208,7 @@ def data_of(asked: Request, experiment: Experiment) -> Path:
 
 
 def train_alone(plan: RunPlan) -> None:
-    """Train in a folder that is locked for as long: UserError if another run is at work there."""
+    """Train, with the folder locked; UserError if another run is at work there."""
     folder = plan.folder
     check_output_folder(folder.path, folder.option)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ def run_training(
 
 
 def how_to_resume(save_dir: Path) -> str:
-    """What the same command would do after an interruption."""
+    """Advice on what the same command does after an interruption."""
     saved = newest_whole(save_dir)
     if saved is None:
         return "nothing was saved, so the same command starts at update 1"

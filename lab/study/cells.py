@@ -73,7 +73,7 @@ OWN = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command asks of a study: where its cells go, the data, and flags for all of them.
+    """A command's request to a study: output folder, data, and flags for all cells.
 
     `data` is None for the folders that the YAMLs name; `start` is the checkpoint that the command names.
     """
@@ -87,7 +87,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `tuning` is the value tried of the tuned setting, `chosen` the one that tuning has chosen."""
+    """One cell; `tuning` is the tuned setting's value on trial, `chosen` its value after tuning."""
 
     plan: Plan
     choices: tuple[Choice, ...]
@@ -107,19 +107,19 @@ class Cell:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What identifies it in its record."""
+        """The choices that identify it in its record."""
         tried = {} if self.tuning is None else {"tuning": {self.tuned_axis: self.tuning}}
         return {**self.values, "seed": self.seed, **tried}
 
     @property
     def tuned_axis(self) -> str:
-        """The setting that is tuned."""
+        """The tuned setting."""
         assert self.study.tune is not None
         return self.study.tune.axis
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         tried = [] if self.tuning is None else [f"{self.tuned_axis} {self.tuning}"]
         return ", ".join([*self.values.values(), *tried, f"seed {self.seed}"])
 
@@ -131,7 +131,7 @@ class Cell:
 
     @property
     def run(self) -> RunFolder:
-        """Its folder as that of a run with these settings."""
+        """Its folder, marked with these settings."""
         return RunFolder(self.folder, "--out", MARK, self.fingerprint())
 
     @property
@@ -166,12 +166,12 @@ class Cell:
 
     @property
     def given(self) -> list[tuple[str, Any]]:
-        """The settings of the study, and then those of the choices."""
+        """The study's settings, then the choices'."""
         return [*self.study.settings.items(), *(x for one in self.choices for x in self.settings_of(one))]
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings of the YAML and those of the choices, not compared with fairseq's."""
+        """The YAML's settings and the choices', not compared with fairseq's."""
         experiment = _composed(self.config, self.config.stat().st_mtime_ns)
         for key, value in self.given:
             if key == YAML:
@@ -183,7 +183,7 @@ class Cell:
         return experiment
 
     def own_flags(self) -> list[str]:
-        """What is added to the YAML, the user's flags included."""
+        """Flags added to the YAML, including the user's."""
         words = []
         for key, value in self.given:
             if key != YAML:
@@ -247,7 +247,7 @@ class Cell:
 
     @property
     def started_from(self) -> "Cell | None":
-        """The run of the other study, its first seed, that it starts from; None if its study names none."""
+        """The first seed of the other study's run that it starts from; None if its study names none."""
         named = self.study.start not in ("", GIVEN)
         return _run_of(self.study.start, tuple(self.values.items())) if named else None
 
@@ -296,7 +296,7 @@ class Cell:
         return fingerprint([self.experiment.settings, self.own_flags(), *further])
 
     def measurement(self) -> dict[str, str]:
-        """What its study says of how a trained run is measured; nothing of a run of tuning, which is not."""
+        """How its study measures a run; empty for runs of tuning, which are not measured."""
         if self.tuning is not None:
             return {}
         return {"checkpoint": self.study.checkpoint, "evaluate": self.study.evaluate}
@@ -477,7 +477,7 @@ def check_layer_plans(cells: Iterable[Cell]) -> None:
 
 
 def check_plan(plan: str, layers: int | None, where: str) -> None:
-    """UserError for a plan that cannot be that of a model with so many layers, None for an unknown number."""
+    """UserError if a plan does not fit a model with so many layers (None: unknown)."""
     allowed = [*MECHANISMS, *(path.stem for path in own_attention_files())]
     for item in read_plan(plan, layers, where, allowed):
         for name in item.layer:
@@ -518,7 +518,7 @@ def _best_of(scores: Mapping[str, float], tune: Tune) -> str:
 
 
 def score_of(cell: Cell) -> float | None:
-    """The best figure on valid of a tuning run; None if it has diverged or has none that is a number."""
+    """The best valid figure of a tuning run; None if it diverged or logged no finite number."""
     record = cell.record()
     if record is None or "diverged" in record:
         return None
@@ -557,13 +557,13 @@ def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def tried(cell: Cell) -> Tuned:
-    """What tuning has tried for a cell, and what it has chosen."""
+    """The values that tuning tried for a cell, and the one it chose."""
     scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
     return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
 
 
 def prune(cell: Cell) -> None:
-    """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
+    """Keep the log and the measured checkpoint, or all; remove the checkpoints of tuning."""
     if cell.tuning is not None:
         cell.run.keep_only(None)
     elif cell.study.keep != "all":

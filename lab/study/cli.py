@@ -151,7 +151,7 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
 
 
 def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
-    """The cells, those of tuning before them; those for which nothing is chosen yet only `with_unchosen`."""
+    """Tuning cells first, then the others; cells whose tuning is unfinished only `with_unchosen`."""
     tried = runs_of_tuning(cells)
     if not tried:
         return list(cells)
@@ -195,7 +195,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
 
 
 def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
-    """What the log of a run says that has no record yet; None without a log."""
+    """Figures from the log of a run without a record; None if there is no log."""
     log = cell.run.log
     return run_figures(log) if not cell.is_recorded and log.is_file() else None
 
@@ -245,7 +245,7 @@ def show_status(cells: Sequence[Cell]) -> None:
 
 
 def show_commands(cells: Sequence[Cell]) -> None:
-    """The fairseq-train command of every cell that is not finished, checked like that of a run.
+    """Print the fairseq-train command of every unfinished cell, after the same checks as a run.
 
     Raises UserError for an --out or a setting with which the cell would be refused.
     """
@@ -265,12 +265,12 @@ def show_commands(cells: Sequence[Cell]) -> None:
 
 
 def setting_words(cell: Cell) -> str:
-    """What decides whether the settings of a cell are right: all but its seed."""
+    """Identifies a cell's settings, apart from its seed."""
     return fingerprint([cell.experiment.settings, replace(cell, seed=0).own_flags()])
 
 
 def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
-    """Run what is missing of a study, tuning first, and write the page; `source` has the raw data."""
+    """Run the missing cells, tuning first, and write the page; `source` has the raw data."""
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(cells)
     with locked(cells) as held:

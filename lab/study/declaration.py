@@ -273,7 +273,7 @@ def our_studies() -> list[Study]:
 
 
 def read_study(word: str | Path) -> Study:
-    """The study of configs/studies with this name, or the one that a user's own YAML declares.
+    """The study of configs/studies with this name, or the study of a user's own YAML.
 
     Raises UserError in one line for what is wrong in it.
     """
@@ -330,7 +330,7 @@ def _study(path: Path, keys: StudyKeys) -> Study:
 
 
 def tables_of(path: Path, keys: StudyKeys) -> list[Any]:
-    """What stands below `tables`, or below `table` and `paper`."""
+    """The entries below `tables`, or below `table` and `paper`."""
     if keys.tables and keys.table:
         raise UserError(f"{path}: table and tables exclude each other; put all of them into tables")
     if not (keys.tables or keys.table):
@@ -480,7 +480,7 @@ def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]
 
 
 def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
-    """The key `prepare`: script and arguments, or those of each folder of data."""
+    """The key `prepare`: script and arguments, by data folder if there are several."""
     by_folder = given if isinstance(given, Mapping) else {"": given} if given else {}
     scripts = sorted(script.name for script in (ROOT / "data-prep").glob("*.sh"))
     for words in by_folder.values():
@@ -497,7 +497,7 @@ def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
 
 
 def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
-    """The key `best`, None without it; UserError for what is wrong in it."""
+    """The key `best`, None if absent; UserError if it is invalid."""
     if not given:
         return None
     where = f"{where}: best"
@@ -512,7 +512,7 @@ def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
 
 
 def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
-    """The key `tune`, None without it; UserError for what is wrong in it."""
+    """The key `tune`, None if absent; UserError if it is invalid."""
     if not given:
         return None
     where = f"{where}: tune"
@@ -537,7 +537,7 @@ def is_positive(text: str) -> bool:
 
 
 def plotted_by(plot: Mapping[str, Any]) -> list[Any]:
-    """What the panels of the curves are over."""
+    """The axes that split the curves into panels."""
     return as_list(plot.get("by") or "updates")
 
 
@@ -556,7 +556,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
 
 
 def as_list(given: Any) -> list[Any]:
-    """What a key has that takes one thing or a list."""
+    """The value of a key that takes one thing or a list, as a list."""
     return given if isinstance(given, list) else [given]
 
 
@@ -576,7 +576,7 @@ def check_format(text: str, where: str) -> str:
 
 
 def read_baseline(given: Any, where: str) -> Baseline:
-    """A baseline of a YAML; UserError for what is wrong in it."""
+    """A baseline of a YAML; UserError if it is invalid."""
     where = f"{where}: baseline"
     keys = validated(BaselineKeys, given, where)
     for path in keys.margin:
@@ -585,7 +585,7 @@ def read_baseline(given: Any, where: str) -> Baseline:
 
 
 def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
-    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
+    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError if it is invalid."""
     keys = validated(ClaimKeys, given, where)
     test = validated(TestKeys, keys.test, f"{where}: test")
     kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if getattr(test, kind)]
@@ -615,7 +615,7 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
 
 
 def read_bound(test: TestKeys, kind: str, where: str) -> Bound | None:
-    """The bound of a test; None for the kinds that have none. Raises UserError for one that does not fit."""
+    """The bound of a test; None for kinds without one. UserError if it does not fit."""
     known = {RANK: ("at_least",)}.get(kind, () if kind in EXTREMES else BOUNDS)
     found = [key for key in BOUNDS if getattr(test, key) is not None]
     if len(found) != min(1, len(known)) or not {*found} <= {*known}:
@@ -633,7 +633,7 @@ def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> N
 
 
 def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
-    """A table of a YAML; UserError for what is wrong in it."""
+    """A table of a YAML; UserError if it is invalid."""
     where = f"{where}: table"
     keys = validated(TableKeys, given, where)
     rows, papers = keys.rows or (list(axes)[-1],), as_list(keys.paper or [])
@@ -686,7 +686,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
 def matched_rows(
     keys: PaperKeys, table: Sequence[Mapping[str, str]], key: Sequence[str], axis: Axis, where: str
 ) -> dict[str, str]:
-    """The paper's row of each choice of an axis: the one named, or that of the choice's name or label."""
+    """The paper's row of each choice of an axis: the named one, or the one with the choice's name or label."""
     theirs = [key_of(row, key) for row in table]
     known = {name.casefold() for name in theirs}
     matches = keys.rows or {

@@ -38,7 +38,7 @@ SHAPE = TypeAdapter(Record)
 
 
 def read_records(folder: Path, study: Study) -> list[Record]:
-    """The records of a study's cells in `folder`, those of its tuning left out.
+    """The records of a study's cells in `folder`, without tuning.
 
     They are in files of their own, or in the store of the folder; of one cell the file counts. The records of
     other studies are passed over, as are files that lie deeper or less deep than a record.
@@ -193,7 +193,7 @@ def _means(best: Best, by_choice: Mapping[str, Sequence[Record]]) -> dict[str, f
 
 
 def best_note(best: Best | None, records: Sequence[Record]) -> str:
-    """What the best was chosen from and by what, in a sentence; empty without it."""
+    """A sentence on how `best` was chosen; empty without `best`."""
     if best is None:
         return ""
     figure = ".".join(best.figure.path)
@@ -203,5 +203,5 @@ def best_note(best: Best | None, records: Sequence[Record]) -> str:
 
 
 def other_choices(cell: Mapping[str, Any], axis: str) -> tuple[str, ...]:
-    """The choices of a cell, but for that of the axis."""
+    """A cell's choices without the one of `axis`."""
     return tuple(str(value) for name, value in cell.items() if name not in (axis, "seed"))

@@ -1,4 +1,4 @@
-"""Cells side by side: a process each, on a GPU of its own or with its share of the cores."""
+"""Run cells side by side, each in a process with its own GPU or its share of the cores."""
 
 import errno
 import json
@@ -136,7 +136,7 @@ class Follower:
         self.progress = Progress(self.total, sys.stdout, name=self.name)
 
     def join(self) -> None:
-        """Show it from here on: what the log holds of a cell that is already at work is passed over."""
+        """Show the cell's progress from here on; earlier lines of its log are skipped."""
         doing = self.progress.doing
         self.progress = Progress(self.total, sys.stdout, name=self.name)
         if self.file is None and self.is_open():
@@ -210,7 +210,7 @@ def run_cells(
 
 
 def wait_for_one(running: Sequence[RunningCell]) -> RunningCell:
-    """The first cell whose process has ended; meanwhile the one that has run longest is shown."""
+    """Wait for the first cell to end; meanwhile show the one that has run longest."""
     follower = running[0].follower
     follower.join()
     try:

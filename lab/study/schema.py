@@ -1,4 +1,4 @@
-"""What a study is: its axes, tables, claims and baselines, and the figures of a record that these ask for.
+"""The classes of a study: axes, tables, claims, baselines, and the expressions that read a record.
 
 A column or a claim asks a record for `[factor*]path`, nothing else. A path such as `bits_per_dimension.test`,
 or `buckets.0.perplexity` for the first of a list, is looked up in what the measure found, then in the
@@ -48,7 +48,7 @@ class Expression:
     factor: float | None = None
 
     def __call__(self, record: Record) -> Any:
-        """The value, None if the record has none, or one that is no number."""
+        """The value; None if it is missing or not a number."""
         for section in sections(record):
             value = follow(section, self.path)
             if value is not None:
@@ -59,7 +59,7 @@ class Expression:
 
 
 def not_measured(figure: Expression, record: Record) -> str:
-    """A figure that the record of a finished cell lacks, whose it is, and the nearest one that it has."""
+    """The message for a figure that a record lacks, with the nearest one that it has."""
     path, known = ".".join(figure.path), [*record["found"], *record["training"]]
     return f"{path}, which {record['study']} has not measured{nearest(path, known)}"
 
@@ -229,7 +229,7 @@ class TableSpec:
         return {key: found[key] for key in sorted(found, key=place)}
 
     def label(self, key: Sequence[str]) -> str:
-        """How a reader sees a row: its choices, but for an axis of which the table keeps only one.
+        """The label of a row: its choices, without axes that the table fixes to one choice.
 
         In an `across` table the key omits the `across` axis.
         """
@@ -248,7 +248,7 @@ class TableSpec:
         return self.paper.rows[key[0]].get(self.paper.value.get(choice), "")
 
     def paper_values(self, rows: Iterable[tuple[str, ...]]) -> dict[str, float]:
-        """The paper's column as numbers, by the name of a row; what is no number is left out."""
+        """The paper's column by row name; entries that are not numbers are left out."""
         found = {}
         for key in rows:
             with suppress(ValueError):
@@ -258,7 +258,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What guessing scores: figures by path, a number each or a path in a record; `margin` is what decides.
+    """The score of guessing: figures by path, each a number or a path in a record; `margin` decides.
 
     A row whose figure comes within its margin has learned nothing.
     """
@@ -268,7 +268,7 @@ class Baseline:
     margin: dict[str, float] = field(default_factory=dict)
 
     def as_record(self, like: Record) -> Record:
-        """A record that has the baseline's figures; those that are paths are of the record `like`."""
+        """A record with the baseline's figures; paths are read from the record `like`."""
         found: dict[str, Any] = {}
         for path, value in self.found.items():
             if isinstance(value, str):
@@ -284,7 +284,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, where, and the test: its `kind`, figure, rows, and bound if it has one.
+    """A paper's claim, its place in the paper, and the test: `kind`, figure, rows and bound.
 
     `examples` is the path of the size of the test set. `only` has the choices of an axis that the claim is
     about; all if the axis is not in it. `withheld` has an outcome and the reason why no other is given.
@@ -318,7 +318,7 @@ class Tune:
 
 @dataclass(frozen=True)
 class Best:
-    """The `axis` of which the best choice is shown, and the figure that decides, `by` highest or lowest."""
+    """Shows only the best choice of `axis`, by the highest or lowest figure."""
 
     axis: str
     figure: Expression

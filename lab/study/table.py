@@ -61,7 +61,7 @@ def figure_of(column: Column, records: Sequence[Record]) -> str:
 
 
 def write_table(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> str:
-    """The table in Markdown: our rows, those of the baselines, and the papers'."""
+    """The table in Markdown: our rows, the baselines' and the papers'."""
     title = [f"**{spec.title}**"] if spec.title else []
     write = _across if spec.across else _beside_the_paper
     return "\n\n".join([*title, *write(spec, records, baselines)])
@@ -88,7 +88,7 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
 
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
-    """A sentence on the order of the rows beside the paper's, if there are rows enough for one."""
+    """A sentence comparing the order of the rows with the paper's, if there are enough rows."""
     ours = {row_name(key): by_seed(spec.columns[0].figure, group) for key, group in rows.items()}
     found, common = rank_correlations(ours, spec.paper_values(rows))
     if not found:
@@ -169,7 +169,7 @@ def span(column: Column, records: Sequence[Record]) -> str:
 
 
 def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
-    """The names of the rows of which the median of some figure comes within its margin of a baseline's."""
+    """The rows with a median figure within its margin of a baseline."""
     found = []
     for key, group in rows.items():
         for baseline in baselines:
@@ -257,7 +257,7 @@ def is_unbracketed(record: Record) -> bool:
 
 
 def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
-    """Every claim about the records of one group, less those of earlier settings, with its verdict."""
+    """Every claim with its verdict on one group's records, without records of earlier settings."""
     found, records = [], [record for record in records if OLDER not in record]
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):

@@ -38,7 +38,7 @@ from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
 
 
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
-    """The arguments as fairseq-train reads them; UserError for what needs no data to be wrong."""
+    """The arguments as fairseq-train reads them; UserError for mistakes that show without data."""
     read_experiment(cell.config)
     read = checked(arguments)
     if read.task not in MEASURES[cell.study.evaluate].tasks:
@@ -84,7 +84,7 @@ def trained(cell: Cell, plan: RunPlan) -> dict[str, Any]:
 
 
 def measure_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, Any]:
-    """What the study's measure finds in a trained cell; nothing for a run of tuning."""
+    """The figures of the study's measure for a trained cell; empty for a run of tuning."""
     if cell.tuning is not None:
         return {}
     checkpoint = whole_checkpoint(cell.run.checkpoint(cell.study.checkpoint))
@@ -94,7 +94,7 @@ def measure_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, An
 
 
 def record_of(cell: Cell, training: Training, found: dict[str, Any], device: torch.device) -> Record:
-    """The record of a cell, from the figures of its training and those of its measure."""
+    """The record of a cell, from its training's figures and its measure's."""
     folder = cell.data_folder()
     record = Record(
         study=cell.study.name,
@@ -151,7 +151,7 @@ def output_to(log: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run one cell; the exit codes are those of all commands, and 2 for settings that are wrong."""
+    """Run one cell; exit codes as in all commands, and 2 for wrong settings."""
     end_with_parent()
     warnings.simplefilter("ignore")
     warn_only()

@@ -1,10 +1,13 @@
 """What the tests of the RoBERTa commands start from: a tiny text, an experiment on it, tiny GLUE tasks."""
 
 import random
+import sys
 from pathlib import Path
 
+from pytest import MonkeyPatch
+
+from lab import cli
 from lab.glue_tasks import TASKS, GlueTask
-from tests.helpers import commands
 
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -84,5 +87,7 @@ def label(task: GlueTask, rng: random.Random) -> str:
 
 
 def prepare(script: str, *arguments: object) -> None:
-    """Run a script of data-prep/ in this process."""
-    commands.call(f"data-prep/{script}.sh", *arguments)
+    """Run a script of data-prep/ in this process; mistakes raise UserError."""
+    with MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["lab", f"data-prep/{script}.sh", *map(str, arguments)])
+        cli.run()

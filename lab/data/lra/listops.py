@@ -72,7 +72,7 @@ def evaluate(expression: Iterable[int]) -> int:
 
 
 class _TooLong(Exception):
-    """The expression being drawn is longer than those that are kept."""
+    """The expression being drawn exceeds the longest length kept."""
 
 
 class Generator:

@@ -93,7 +93,7 @@ def flip(angles: np.ndarray) -> np.ndarray:
 
 
 class Shapes:
-    """What all segments of a setting with one margin have in common.
+    """Constants shared by all segments with the same setting and margin.
 
     A shape is a segment seen from the pixel it is drawn from: shapes 0 to 359 from the tail of a first
     segment along a direction, shape 360 + c from the c-th candidate for a new end back to the contour.

@@ -46,7 +46,7 @@ BLOCK = re.compile(r"(\.[0-9a-f]{8}\.)?\d{6}\.npz(\.part)?")
 
 
 def prepare_task(task: LraTask, options: argparse.Namespace) -> tuple[Path, dict]:
-    """The folder of --dest for a task, which is made unless it is there, and its manifest.
+    """A task's folder in --dest and its manifest; prepares the folder if it is missing.
 
     Raises UserError if it was made otherwise than the options ask for.
     """
@@ -80,7 +80,7 @@ def folder_name(task: LraTask, options: argparse.Namespace) -> str:
 
 
 def settings(task: LraTask, options: argparse.Namespace) -> dict[str, Any]:
-    """What the options mean for a task, as its manifest says it."""
+    """The options of a task under the manifest's keys."""
     drawn = options.source is None or task.name in ("image", "pathfinder", "path-x")
     drawn = drawn or (task.name == "text" and options.valid_fraction > 0)
     found: dict[str, Any] = {
@@ -96,7 +96,7 @@ def settings(task: LraTask, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, folder: Path) -> None:
-    """Refuse to pass a folder prepared otherwise, or from another archive, for what was asked."""
+    """UserError if the folder was prepared with other settings or from another archive."""
     asked = {"task": task.name, "generated": options.source is None, **settings(task, options)}
     there = {**manifest, "generated": manifest.get("origin") == "generated"}
     if options.source is None:
@@ -220,7 +220,7 @@ class BlockStore:
     processes: int
 
     def __iter__(self) -> Iterator[Block]:
-        """All blocks from the first on, without end; what is not there is made."""
+        """Endless iterator over the blocks; generates missing ones."""
         for number in itertools.count():
             if not self._path(number).is_file():
                 self.require(number + 1)
@@ -228,7 +228,7 @@ class BlockStore:
                 yield dict(arrays)
 
     def require(self, count: int) -> None:
-        """Make those of the first `count` blocks that are not there, and say how fast."""
+        """Generate the missing ones of the first `count` blocks, and print the speed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = [number for number in range(count) if not self._path(number).is_file()]
         if len(missing) < count:
@@ -285,7 +285,7 @@ ELSE = "get it another way and name it with --from"
 
 
 def main(arguments: Namespace) -> None:
-    """Prepare the tasks, or check what is there."""
+    """Prepare the tasks, or check the existing ones."""
     tasks = chosen_tasks(arguments)
 
     check_output_folder(arguments.dest, "--dest")

@@ -220,14 +220,14 @@ class Source:
             ) from None
 
     def missing(self, what: str) -> MissingFiles:
-        """The error for a file that is not there."""
+        """The error for a missing file."""
         return MissingFiles(
             f"{self.path} holds no {what}; {self.task.name} comes from {self.task.origin}: name that "
             "archive, or the folder with its files, with --from"
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """sha256 by name of what was read; of many files one, over the lines `SHA256  NAME`."""
+        """sha256 of each input file by name; many files share one hash over the lines `SHA256  NAME`."""
         if len(self.hashes) <= MOST_LISTED:
             return dict(sorted(self.hashes.items()))
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes.items()))

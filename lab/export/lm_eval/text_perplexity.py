@@ -1,4 +1,4 @@
-"""A text as the one document of a task of lm-eval, which calls `read` and `score`."""
+"""A task of lm-eval with one text as its only document; lm-eval calls `read` and `score`."""
 
 from collections.abc import Iterable
 from pathlib import Path
