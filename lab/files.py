@@ -129,7 +129,7 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
     record = read_json(path)
     if not isinstance(record, dict) or FINGERPRINT not in record:
         raise UserError(
-            f"{shown_path(path)} is no result of this command; move it away, or choose another --out"
+            f"{shown_path(path)} is not a result of this command; move it away, or choose another --out"
         )
     check_same(path, record[FINGERPRINT], mark)
     return record
@@ -258,7 +258,7 @@ def check_output(
         generated = file is out or is_generated(file)
         if os.path.lexists(file) and not (replaces and is_plain(file) and generated):
             raise UserError(
-                f"{file} is no result of this command; move it away, or name another file with {option}"
+                f"{file} is not a result of this command; move it away, or name another file with {option}"
             )
     _check_not_own(out.absolute().parent, out, option)
     _check_not_prepared(out.absolute().parents, out, option)

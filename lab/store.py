@@ -98,7 +98,7 @@ def read_store(path: Path) -> list[Record]:
                 records.append(_unpacked(content, shared))
         except (ValueError, TypeError, LookupError):
             raise UserError(
-                f"{shown_path(path)}: line {number} is no record; restore the file, or move it away"
+                f"{shown_path(path)}: line {number} is not a record; restore the file, or move it away"
             ) from None
     return records
 

@@ -189,7 +189,7 @@ def _sample_rows(reader: "LineReader") -> Iterator[tuple[str, list[str], str]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise UserError(f"{reader.path} is no sample of a GLUE task; get it again")
+        raise UserError(f"{reader.path} is not a sample of a GLUE task; get it again")
     for key, (*sentences, label) in rows.items():
         yield f"{reader.path}, entry {key},", sentences, label
 
@@ -236,7 +236,7 @@ def main(arguments: Namespace) -> None:
 def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
     """The tasks asked for, or all that `folder` holds; says which it does not."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name the one with CoLA, MRPC and so on")
+        raise UserError(f"{folder} is not a folder; name the one with CoLA, MRPC and so on")
     tasks = [glue_task(name) for name in names or TASKS]
     missing = [task.name for task in tasks if not (folder / task.name).is_dir()]
     if missing and (names or len(missing) == len(tasks)):

@@ -302,7 +302,7 @@ def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     try:
         archive = zipfile.ZipFile(source)
     except (zipfile.BadZipFile, OSError):
-        raise UserError(f"{source} is no zip file, or is cut off; {ORIGIN}") from None
+        raise UserError(f"{source} is not a zip file, or is truncated; {ORIGIN}") from None
     for name in archive.namelist():
         yield name, partial(archive.read, name)
 

@@ -121,7 +121,7 @@ def load_source(path: Path, data: Path | None = None) -> Source:
     checkpoint = checkpoint.on(folder)
     if not isinstance(checkpoint.model, LinearAttentionLM):
         raise UserError(
-            f"{path} holds a {type(checkpoint.model).__name__}, which is no language model of this project"
+            f"{path} holds a {type(checkpoint.model).__name__}, which is not a language model of this project"
         )
     dictionary = checkpoint.task.source_dictionary
     return Source(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM", folder)

@@ -258,7 +258,7 @@ def run_temperature(options: Namespace) -> None:
     runs = [read_run(folder) for folder in options.runs]
     for run in runs:
         if run.method != "lln" or not run.valid:
-            raise UserError(f"{shown_path(run.folder)} is no LLN run with a validation loss; leave it out")
+            raise UserError(f"{shown_path(run.folder)} is not an LLN run with valid losses; leave it out")
     if not any(exponent(run) for run in runs):
         raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
     publish(options, "fixed-exponents", what_was_read(runs), lambda: _fixed_exponents(runs))

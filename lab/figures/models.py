@@ -93,7 +93,7 @@ def method_of(checkpoint: Checkpoint) -> str:
         if architecture in (method.language_model, method.encoder_architecture):
             return key
     raise UserError(
-        f"{architecture} is no architecture of this project{suggestion(architecture, list(ATTENTIONS))}"
+        f"{architecture} is not an architecture of this project{suggestion(architecture, list(ATTENTIONS))}"
     )
 
 

@@ -306,7 +306,7 @@ def architecture_of(checkpoint: Checkpoint) -> str:
         return "roberta_softmax"
     if name not in encoders():
         raise UserError(
-            f"{checkpoint.path} holds a {name}, which is no encoder of this project"
+            f"{checkpoint.path} holds a {name}, which is not an encoder of this project"
             f"{suggestion(name, encoders())}"
         )
     return name

@@ -205,7 +205,7 @@ def read_lra(path: Path) -> Checkpoint:
     """A checkpoint of a model of Long Range Arena; UserError if it is none, or damaged."""
     checkpoint = read_checkpoint(path)
     if not issubclass(MODEL_REGISTRY.get(checkpoint.architecture, object), LRAModel):
-        raise UserError(f"{path} holds a {checkpoint.architecture}, which is no model of Long Range Arena")
+        raise UserError(f"{path} holds a {checkpoint.architecture}, which is not a model of Long Range Arena")
     return checkpoint
 
 

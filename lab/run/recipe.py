@@ -122,7 +122,7 @@ def compose_experiment(config: Path) -> Experiment:
         raise UserError(f"no configuration file {config}; the nearest below {ROOT} are {', '.join(near)}")
     config = config.resolve()
     if config.suffix != ".yaml":
-        raise UserError(f"{config} is no configuration: its name does not end in .yaml; name one of configs/")
+        raise UserError(f"{config} is not a configuration, whose name ends in .yaml; name one of configs/")
     GlobalHydra.instance().clear()
     try:
         folder, name = hydra_name(config)

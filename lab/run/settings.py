@@ -33,7 +33,7 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
         if group not in groups:
-            raise UserError(f"{config}: {group} is no group of settings{suggestion(group, groups)}")
+            raise UserError(f"{config}: {group} is not a group of settings{suggestion(group, groups)}")
         mine = own.get(group) or {}
         for found in (mine, values):
             if not isinstance(found, dict):
@@ -43,7 +43,8 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
         fields = group_fields(group, values.get("_name"))
         for key, value in values.items():
             if key != "_name" and key not in fields:
-                raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
+                near = suggestion(key, fields)
+                raise UserError(f"{config}: {group}.{key} is not a setting of fairseq{near}")
             if key != "_name" and isinstance(value, bool) and fields[key].default is True:
                 raise UserError(
                     f"{config}: {group}.{key} defaults to true and cannot be set in YAML; remove it"

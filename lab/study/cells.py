@@ -305,7 +305,7 @@ class Cell:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
         if not self.is_recorded:
             if os.path.lexists(self.record_path):
-                raise UserError(f"{shown_path(self.record_path)} is no file; move it away")
+                raise UserError(f"{shown_path(self.record_path)} is not a file; move it away")
             return None
         if self.record_path.is_file():
             record = finished(self.record_path, self.fingerprint())

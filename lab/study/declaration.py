@@ -1,7 +1,7 @@
 """A study's YAML, read into the classes of schema.py; docs/studies.md describes the keys.
 
 Each part of the YAML has a class of `Keys`, which pydantic fills: it decides which keys there are and of what
-type. The functions `read_...` check what depends on other parts, such as a row that is no axis.
+type. The functions `read_...` check what depends on other parts, such as a row that is not an axis.
 """
 
 import re
@@ -279,7 +279,7 @@ def read_study(word: str | Path) -> Study:
     """
     path = Path(word).absolute()
     if path.suffix != ".yaml":
-        check_known(word, study_names(), f"there is no study {word}")
+        check_known(word, study_names(), f"there is not a study {word}")
         path = STUDIES / f"{word}.yaml"
     elif not path.is_file():
         raise UserError(f"no study {Path(word)}; name a YAML, or one of {', '.join(study_names())}")
@@ -288,7 +288,7 @@ def read_study(word: str | Path) -> Study:
     except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is no study; docs/studies.md shows one")
+        raise UserError(f"{path} is not a study; docs/studies.md shows one")
     check_not_interpolated(path, content)
     return _study(path, validated(StudyKeys, content, str(path)))
 
@@ -476,7 +476,7 @@ def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]
     except ValueError as error:
         raise UserError(f"{path}: {key} is {text!r}: {error}") from None
     for name in names:
-        check_known(name, axes, f"{path}: {key} names {{{name}}}, which is no axis")
+        check_known(name, axes, f"{path}: {key} names {{{name}}}, which is not an axis")
 
 
 def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
@@ -502,7 +502,7 @@ def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
         return None
     where = f"{where}: best"
     keys = validated(BestKeys, given, where)
-    check_known(keys.axis, axes, f"{where}: there is no axis {keys.axis}")
+    check_known(keys.axis, axes, f"{where}: there is not an axis {keys.axis}")
     by = [key for key in BY if getattr(keys, key)]
     if len(by) != 1:
         raise UserError(
@@ -520,7 +520,7 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     if keys.axis in axes:
         raise UserError(f"{where}: {keys.axis} is an axis of the study; tune another setting")
     if not keys.axis.isidentifier():
-        raise UserError(f"{where}: {keys.axis!r} is no setting; use letters, digits and _")
+        raise UserError(f"{where}: {keys.axis!r} is not a setting; use letters, digits and _")
     if bad := [value for value in keys.values if "/" in value]:
         raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
     if keys.bracket and not all(map(is_positive, keys.values)):
@@ -563,7 +563,7 @@ def as_list(given: Any) -> list[Any]:
 def check_only(only: Only, axes: Mapping[str, Any], where: str) -> None:
     """UserError for a choice below `only` that its axis does not have."""
     for axis, words in only.items():
-        check_known(axis, axes, f"{where}: only: there is no axis {axis}")
+        check_known(axis, axes, f"{where}: only: there is not an axis {axis}")
         for word in words if axes[axis].closed else ():
             check_known(word, axes[axis].choices, f"{where}: only: {axis} has no {word}")
 
@@ -571,7 +571,7 @@ def check_only(only: Only, axes: Mapping[str, Any], where: str) -> None:
 def check_format(text: str, where: str) -> str:
     """`text` if it is a number format or `count`; UserError for anything else."""
     if text != COUNT and not FORMAT.fullmatch(text):
-        raise UserError(f"{where}: {text!r} is no format; write one such as .2f, or {COUNT}")
+        raise UserError(f"{where}: {text!r} is not a format; write one such as .2f, or {COUNT}")
     return text
 
 
@@ -638,7 +638,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     keys = validated(TableKeys, given, where)
     rows, papers = keys.rows or (list(axes)[-1],), as_list(keys.paper or [])
     for axis in rows:
-        check_known(axis, axes, f"{where}: there is no axis {axis}")
+        check_known(axis, axes, f"{where}: there is not an axis {axis}")
     check_only(keys.only, axes, where)
     if keys.across and (len(rows) < 2 or keys.across != rows[-1]):
         raise UserError(f"{where}: across is {keys.across!r}; it must be the last of several axes in rows")
@@ -672,7 +672,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
     for column in (*key, *value.values(), *([keys.average] if keys.average else [])):
         check_known(column, table[0], f"{where}: {keys.table} has no column {column}")
     if by and by not in rows:
-        raise UserError(f"{where}: value depends on {by}, which is no row of the table")
+        raise UserError(f"{where}: value depends on {by}, which is not a row of the table")
     matches = matched_rows(keys, table, key, axes[rows[0]], where)
     found = {
         ours: row
@@ -686,7 +686,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
 def matched_rows(
     keys: PaperKeys, table: Sequence[Mapping[str, str]], key: Sequence[str], axis: Axis, where: str
 ) -> dict[str, str]:
-    """The paper's row of each choice of an axis: the named one, or the one with the choice's name or label."""
+    """The paper's row of each choice of an axis: the named one, else that with its name or label."""
     theirs = [key_of(row, key) for row in table]
     known = {name.casefold() for name in theirs}
     matches = keys.rows or {

@@ -91,7 +91,7 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
         raise UserError(f"{shown_path(path)} {what}; move it away to measure its cell again")
 
     if not isinstance(record, dict) or record.get("study") != study.name:
-        refuse(f"is no record of the study {study.name}")
+        refuse(f"is not a record of the study {study.name}")
     cell = record.get("cell")
     if not _is_cell(cell, study):
         refuse(f"has no cell with a choice of {', '.join(study.axes)} and a seed")
@@ -103,19 +103,19 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         wrong = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.50}"
-        refuse(f"is no whole record: {'.'.join(map(str, first['loc']))} {wrong}")
+        refuse(f"is not a complete record: {'.'.join(map(str, first['loc']))} {wrong}")
     if not (study.start or study.data) and settings_mark(record) != record[FINGERPRINT]:
         refuse("was edited: its settings are not those of its fingerprint")
     if "tuning" in cell:
         return  # which may have diverged
     for keys, value in _values(record):
         if isinstance(value, float) and not math.isfinite(value):
-            refuse(f"is no whole record: {'.'.join(keys)} is {value}")
+            refuse(f"is not a complete record: {'.'.join(keys)} is {value}")
     for figure in figures_of(study):
         values = (follow(section, figure.path) for section in sections(record))
         value = next((one for one in values if one is not None), None)
         if value is not None and not isinstance(value, int | float):
-            refuse(f"is no whole record: {'.'.join(figure.path)} is {value!r:.50}, no number")
+            refuse(f"is not a complete record: {'.'.join(figure.path)} is {value!r:.50}, not a number")
 
 
 def _is_cell(cell: Any, study: Study) -> bool:

@@ -85,7 +85,7 @@ def parse_expression(text: Any, where: str) -> Expression:
     """The expression that `text` writes; UserError, naming the place `where`, for anything else."""
     match = EXPRESSION.fullmatch(str(text))
     if not match:
-        raise UserError(f"{where}: {text!r} is no expression; write a path such as accuracy, or 100*accuracy")
+        raise UserError(f"{where}: {text!r} is not an expression; write one such as accuracy or 100*accuracy")
     factor = float(match["factor"]) if match["factor"] else None
     return Expression(tuple(match["path"].split(".")), factor)
 

@@ -175,21 +175,21 @@ def test_a_result_is_replaced_with_what_lies_beside_it(ending, content, tmp_path
     check_output(out, ours, beside=[ending])
     beside = tmp_path / f"result{ending}"
     beside.write_bytes(content)
-    with pytest.raises(UserError, match=f"result{ending} is no result"):
+    with pytest.raises(UserError, match=f"result{ending} is not a result"):
         check_output(out, ours, beside=[ending])
     out.write_text(json.dumps({"a": 1, "kind": "x", "more": 2}))
     check_output(out, ours, beside=[ending])
     if ending != ".npy":
         beside.write_text("mine")
-        with pytest.raises(UserError, match=f"result{ending} is no result"):
+        with pytest.raises(UserError, match=f"result{ending} is not a result"):
             check_output(out, ours, beside=[ending])
         beside.write_bytes(content)
     out.write_text(json.dumps({"a": 1, "kind": "y"}))
-    with pytest.raises(UserError, match="result.json is no result"):
+    with pytest.raises(UserError, match="result.json is not a result"):
         check_output(out, ours, beside=[ending])
     out.unlink()
     out.symlink_to(beside)
-    with pytest.raises(UserError, match="result.json is no result"):
+    with pytest.raises(UserError, match="result.json is not a result"):
         check_output(out, lambda path: True)
 
 

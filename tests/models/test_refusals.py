@@ -147,7 +147,7 @@ def test_a_hub_without_its_folder(checkpoint, tmp_path):
         load(str(tmp_path / "none"), checkpoint.name)
     with pytest.raises(UserError, match="no folder .*/none to load"):
         load(str(checkpoint.parent), checkpoint.name, str(tmp_path / "none"))
-    with pytest.raises(UserError, match="is no folder; name its folder, then the file"):
+    with pytest.raises(UserError, match="is not a folder; name its folder, then the file"):
         load(str(checkpoint))
     with pytest.raises(UserError, match="no dictionary .*/dict.txt; .*, as data_name_or_path"):
         LinearAttentionLM.from_pretrained(str(checkpoint.parent), checkpoint.name)

@@ -186,7 +186,7 @@ class _Reader:
             with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
                 mode, pixels = image.mode, np.asarray(image)
         except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
-            raise UserError(f"{path} is no PNG image, or a damaged one; get it again") from None
+            raise UserError(f"{path} is not a PNG image, or is damaged; get it again") from None
         if mode != "L" or pixels.shape != (self.side, self.side):
             raise UserError(
                 f"{path} is not an image of {self.side} x {self.side} grey pixels; it belongs to another set"
@@ -222,7 +222,7 @@ class _Reader:
             text = "\0"
         if any(not (char.isprintable() or char.isspace()) for char in text):
             raise UserError(
-                f"{self.source.path}: {name} is no text; the published file is, in spite of its name: "
+                f"{self.source.path}: {name} is not text; the published file is, in spite of its name: "
                 "folder, file, number, label and parameters on each line"
             )
         for number, line in enumerate(text.splitlines(), 1):

@@ -197,7 +197,7 @@ def read_expressions(name: str, content: BinaryIO) -> Iterator[tuple[int, np.nda
         try:
             value = evaluate(expression.tolist())
         except ValueError as error:
-            raise UserError(f"{place} is no expression ({error}); get the file again") from None
+            raise UserError(f"{place} is not an expression ({error}); get the file again") from None
         if value != int(target):
             raise UserError(f"{place} has the value {value}, not its target {target}; get the file again")
         yield value, expression
@@ -207,7 +207,7 @@ def _check_header(name: str, cells: list[str]) -> None:
     if cells == HEADER[::-1]:
         raise UserError(f"{name} has its columns swapped (Target before Source); get the original file")
     if cells != HEADER:
-        raise UserError(f"{name} does not begin with the line Source, tab, Target; it is no file of ListOps'")
+        raise UserError(f"{name} is not a file of ListOps: it does not begin with Source, tab, Target")
 
 
 def _parse(place: str, text: str) -> np.ndarray:
@@ -219,5 +219,5 @@ def _parse(place: str, text: str) -> np.ndarray:
         raise UserError(f"{place} {OLD_PREPARATION}")
     unknown = next((word for word in words if word not in NUMBERS), None)
     if unknown is not None or not words or NUMBERS[words[0]] < MIN:
-        raise UserError(f"{place} is no expression (at {(unknown or text)[:20]!r}); get the file again")
+        raise UserError(f"{place} is not an expression (at {(unknown or text)[:20]!r}); get the file again")
     return np.array([NUMBERS[word] for word in words], dtype=np.uint8)

@@ -157,7 +157,7 @@ def test_folders_that_cannot_be(refused, tmp_path, change, sentence):
 
 def test_a_file_that_is_cut_off(refused, tmp_path):
     (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04")
-    assert "cut.zip is no zip file, or is cut off" in refused(*pets(tmp_path / "cut.zip"))
+    assert "cut.zip is not a zip file, or is truncated" in refused(*pets(tmp_path / "cut.zip"))
 
 
 def test_grey_and_smaller(shared_dir, call, refused, tmp_path):

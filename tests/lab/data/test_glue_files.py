@@ -194,7 +194,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
     ],
 )
 def test_wrong_samples(tmp_path, content):
-    with pytest.raises(UserError, match="is no sample of a GLUE task"):
+    with pytest.raises(UserError, match="is not a sample of a GLUE task"):
         read(write(tmp_path, content, "train.sample.json"), "QQP")
 
 

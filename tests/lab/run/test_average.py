@@ -87,7 +87,7 @@ REFUSED = [
     (["RUN/checkpoint1.pt", "RUN/wide.pt"], "cannot be averaged: decoder_layers is 2 in one and 3"),
     (["RUN/checkpoint1.pt", "RUN/short.pt"], "cannot be averaged: decoder.* has another shape in one"),
     (["RUN/checkpoint1.pt", "RUN/checkpoint2.pt", "--output", "RUN/checkpoint1.pt"], "read by this command"),
-    (["RUN/checkpoint1.pt", "RUN/checkpoint2.pt", "--output", "RUN/wide.pt"], "is no result of this command"),
+    (["RUN/checkpoint1.pt", "RUN/checkpoint2.pt", "--output", "RUN/wide.pt"], "not a result of this command"),
 ]
 
 

@@ -197,8 +197,8 @@ def test_the_last_value_of_a_flag_counts(words, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("optimization: {max_updates: 3}", "max_updates is no setting.*did you mean max_update"),
-        ("optimisation: {max_update: 3}", "no group of settings; did you mean optimization"),
+        ("optimization: {max_updates: 3}", "max_updates is not a setting.*did you mean max_update"),
+        ("optimisation: {max_update: 3}", "not a group of settings; did you mean optimization"),
         ("model: {_name: transnormer_t3}", "no model is called .*did you mean transnormer_t"),
         ("task: {_name: language_modelling}", "no task is called .*did you mean language_model"),
         ("optimizer: {lr: [1]}", "optimizer needs a _name"),

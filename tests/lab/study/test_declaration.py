@@ -286,7 +286,7 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
             for value in ("..", "../../x", "", "-1", "/x")
         ),
         ({"tune": {"axis": "lr", "values": ["x/../../../y"], "updates": 3}}, "cannot be a value"),
-        ({"tune": {"axis": "../lr", "values": [1], "updates": 3}}, "'../lr' is no setting"),
+        ({"tune": {"axis": "../lr", "values": [1], "updates": 3}}, "'../lr' is not a setting"),
         ({"prepare": ["/bin/sh", "-c", "true"]}, "prepare: data-prep/ has no /bin/sh; choose from"),
         ({"prepare": ["../scripts/test.sh"]}, "data-prep/ has no ../scripts/test.sh"),
         ({"prepare": {"data/x": ["glue.sh", "--dest", "data/../../x"]}}, "names data/../../x; name folders"),

@@ -354,7 +354,7 @@ def test_checkpoints_that_are_none(refused, sweep, tmp_path):
     assert "holds no RoBERTa encoder" in sentence(path)
     model = {**state["cfg"]["model"], "_name": "roberta_transnormer_t9", "arch": "roberta_transnormer_t9"}
     torch.save({**state, "cfg": {**state["cfg"], "model": model}}, path)
-    assert "no encoder of this project; did you mean roberta_transnormer_t" in sentence(path)
+    assert "not an encoder of this project; did you mean roberta_transnormer_t" in sentence(path)
     assert not (tmp_path / "out").exists()
 
 

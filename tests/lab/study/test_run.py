@@ -168,7 +168,7 @@ def test_a_pipe_in_place_of_a_record_is_refused(study_file, tmp_path):
     [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
     cell.folder.parent.mkdir(parents=True)
     os.mkfifo(cell.record_path)
-    with pytest.raises(UserError, match="seed1.json is no file; move it away"):
+    with pytest.raises(UserError, match="seed1.json is not a file; move it away"):
         cell.record()
     with pytest.raises(UserError, match="seed1.json cannot be read as JSON; move it away"):
         read_records(tmp_path / "out", read_study(study_file))

@@ -182,7 +182,7 @@ def test_other_forms_of_the_rows(prepare, opened, samples, tmp_path):
         (f"{HEADER}[MIN 3 4 ] ]\t3\r\n", "closing bracket"),
         (f"{HEADER}[MIN 3 AVG ]\t3\r\n", "'AVG'"),
         (f"{HEADER}[MIN 3 4 ]\r\n", "columns instead"),
-        ("[MIN 3 4 ]\t3\r\n", "does not begin with the line"),
+        ("[MIN 3 4 ]\t3\r\n", "it does not begin with Source, tab, Target"),
         (HEADER, "no expressions"),
     ],
 )

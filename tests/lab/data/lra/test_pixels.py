@@ -114,7 +114,7 @@ def images(tmp_path):
 
 def test_metadata_that_is_no_text_is_refused(refusal, images, tmp_path):
     np.save(images / "metadata" / "0.npy", np.zeros(3))
-    assert "metadata/0.npy is no text" in refusal("pathfinder", "--from", tmp_path)
+    assert "metadata/0.npy is not text" in refusal("pathfinder", "--from", tmp_path)
 
 
 def test_label_out_of_range_is_refused(refusal, images, tmp_path):
@@ -136,7 +136,7 @@ def test_empty_image_is_refused_or_skipped(refusal, prepare, opened, images, tmp
 @pytest.mark.parametrize("content", [b"no picture", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"])
 def test_damaged_image_is_refused(refusal, images, tmp_path, content):
     (images / "imgs" / "0" / "sample_3.png").write_bytes(content)
-    assert "sample_3.png is no PNG image" in refusal("pathfinder", "--from", tmp_path)
+    assert "sample_3.png is not a PNG image" in refusal("pathfinder", "--from", tmp_path)
 
 
 def test_images_of_another_set_are_refused(refusal, images, tmp_path):
