@@ -15,8 +15,8 @@ import pytest
 
 from lab.files import ROOT
 from lab.papers import read_table
-from lab.run import pace
 from lab.run import train as train_lm
+from lab.run.commands import Pace, pace_of, plan_lines
 from lab.run.launch import free_port
 from lab.run.log import read_log
 from tests.helpers import forked
@@ -155,23 +155,23 @@ def test_full_disk(config, corpus, tmp_path):
 
 def test_the_pace_is_that_of_the_later_half(tmp_path):
     log = tmp_path / "train.log"
-    assert pace.pace_of(log) is None
+    assert pace_of(log) is None
     log.write_text("".join(LINE % x for x in ((5, 64, 1), (10, 64, 2), (15, 64, 30))))
-    assert pace.pace_of(log) is None
+    assert pace_of(log) is None
     with log.open("a") as file:
         file.write(LINE % (20, 64, 40))
         file.write('2026-01-01 00:00:00 | INFO | usage | {"peak_memory": 1073741824}\n')
-    assert pace.pace_of(log) == pace.Pace(64, 35, 2**30)
+    assert pace_of(log) == Pace(64, 35, 2**30)
 
 
 def test_tokens_without_a_measurement():
-    lines = pace.plan_lines("x/y", READ, 8, None, None)
+    lines = plan_lines("x/y", READ, 8, None, None)
     assert lines[0] == "updates   100,000 of 65,536 tokens, 6,553,600,000 in all"
     assert "not measured" in lines[1] and len(lines) == 2
 
 
 def test_hours_memory_and_epochs():
-    lines = pace.plan_lines("x/y", READ, 8, pace.Pace(65_536, 1_000_000, 3 * 2**30), 103_000_000)
+    lines = plan_lines("x/y", READ, 8, Pace(65_536, 1_000_000, 3 * 2**30), 103_000_000)
     assert "epochs    63.6 of 103,000,000 tokens" in lines
     assert "hours     1.8 at 1,000,000 tokens per second" in lines
     assert "memory    3.0 GiB in each process" in lines
@@ -187,7 +187,7 @@ def test_hours_memory_and_epochs():
     ],
 )
 def test_the_papers_row(name, arch, method):
-    lines = pace.plan_lines(name, Namespace(**{**vars(READ), "arch": arch}), 8, None, None)[2:]
+    lines = plan_lines(name, Namespace(**{**vars(READ), "arch": arch}), 8, None, None)[2:]
     if method is None:
         assert not lines
         return
