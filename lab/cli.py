@@ -41,9 +41,8 @@ class Command:
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """The options on the command line, which `main` gets."""
-        place, _, name = (f"options.{self.options}" if self.options else f"{self.module}.parse").rpartition(
-            "."
-        )
+        reader = f"options.{self.options}" if self.options else f"{self.module}.parse"
+        place, _, name = reader.rpartition(".")
         return getattr(import_module(f"lab.{place}"), name)(words, *filter(None, [self.kind]))
 
 

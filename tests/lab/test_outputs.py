@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conventions import PREPARED
-from lab import files as outputs
+from lab import files
 from lab.errors import UserError
 from lab.files import (
     ROOT,
@@ -149,7 +149,7 @@ def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, refu
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "docs"])
 def test_places_that_take_nothing(command, option, folder, place, refused, monkeypatch):
     (place / "docs").mkdir()
-    monkeypatch.setattr(outputs, "ROOT", place)
+    monkeypatch.setattr(files, "ROOT", place)
     before = content_of(place)
     sentence = refused(*command.format(folder).split())
     assert option in sentence and folder in sentence, sentence
@@ -159,7 +159,7 @@ def test_places_that_take_nothing(command, option, folder, place, refused, monke
 def test_the_projects_own_folders_are_known():
     tracked = {path.name for path in ROOT.iterdir() if path.is_dir()}
     code = {name for name in tracked if any((ROOT / name).glob("*.py")) or any((ROOT / name).glob("*.sh"))}
-    assert code <= set(outputs.OWN)
+    assert code <= set(files.OWN)
 
 
 @pytest.mark.parametrize(
