@@ -152,8 +152,8 @@ def test_it_names_what_the_weights_are_the_average_of(call, run, corpus):
     torch.save(averaged.state, run / CHECKPOINT)
     call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus)
     record = read_run(averaged)
-    assert [one.split for one in record.evaluations] == ["test"]
+    assert "test" in [one.split for one in record.evaluations]
     card = model_card("a", "CausalLM", {"plan": [["norm"]], "positions": "none"}, record).decode()
     assert "The weights are the average of one.pt (update 2), other.pt (update 4)." in card
     other = replace(averaged, state={**saved.state, "averaged": ["another"]})
-    assert read_run(other).evaluations == []
+    assert "test" not in [one.split for one in read_run(other).evaluations]
