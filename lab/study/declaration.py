@@ -279,7 +279,7 @@ def read_study(word: str | Path) -> Study:
     """
     path = Path(word).absolute()
     if path.suffix != ".yaml":
-        check_known(word, study_names(), f"there is not a study {word}")
+        check_known(word, study_names(), f"there is no study {word}")
         path = STUDIES / f"{word}.yaml"
     elif not path.is_file():
         raise UserError(f"no study {Path(word)}; name a YAML, or one of {', '.join(study_names())}")
@@ -502,7 +502,7 @@ def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
         return None
     where = f"{where}: best"
     keys = validated(BestKeys, given, where)
-    check_known(keys.axis, axes, f"{where}: there is not an axis {keys.axis}")
+    check_known(keys.axis, axes, f"{where}: there is no axis {keys.axis}")
     by = [key for key in BY if getattr(keys, key)]
     if len(by) != 1:
         raise UserError(
@@ -563,7 +563,7 @@ def as_list(given: Any) -> list[Any]:
 def check_only(only: Only, axes: Mapping[str, Any], where: str) -> None:
     """UserError for a choice below `only` that its axis does not have."""
     for axis, words in only.items():
-        check_known(axis, axes, f"{where}: only: there is not an axis {axis}")
+        check_known(axis, axes, f"{where}: only: there is no axis {axis}")
         for word in words if axes[axis].closed else ():
             check_known(word, axes[axis].choices, f"{where}: only: {axis} has no {word}")
 
@@ -638,7 +638,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     keys = validated(TableKeys, given, where)
     rows, papers = keys.rows or (list(axes)[-1],), as_list(keys.paper or [])
     for axis in rows:
-        check_known(axis, axes, f"{where}: there is not an axis {axis}")
+        check_known(axis, axes, f"{where}: there is no axis {axis}")
     check_only(keys.only, axes, where)
     if keys.across and (len(rows) < 2 or keys.across != rows[-1]):
         raise UserError(f"{where}: across is {keys.across!r}; it must be the last of several axes in rows")

@@ -174,7 +174,7 @@ CASES = [
     ("scripts/study.sh roberta --method lnl --out new", "--method lnl: .* did you mean lln"),
     (f"{FINETUNE} --learning-rates inf", "'inf' is not one or several numbers"),
     (f"{FINETUNE} --data empty", "no prepared task"),
-    ("scripts/study.sh nothing", "there is not a study nothing; choose from .*ablations"),
+    ("scripts/study.sh nothing", "there is no study nothing; choose from .*ablations"),
     ("scripts/study.sh coppy", "copy"),
     ("scripts/study.sh missing.yaml", "missing.yaml"),
     ("scripts/study.sh", "--list"),
