@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lab.methods import NAMED
 from lab.publish.plots import Point, plot_points
-from lab.publish.tables import Section, drawn_from, grouped, seed_of
+from lab.publish.tables import Extras, Section, drawn_from, grouped, seed_of
 from lab.store import Record
 
 ASKS = "Do attentions with a larger state recall more pairs of key and value?"
@@ -40,4 +40,4 @@ def points_of(section: Section, records: Sequence[Record]) -> list[Point]:
     return points
 
 
-PICTURES = {"state": draw_state}
+EXTRAS = {"recall": Extras(pictures={"state": draw_state})}

@@ -28,7 +28,7 @@ PREPARATION = [
     ("text.sh --from . --tokenizer words --vocab-size 9", "--vocab-size"),
     ("bundled_corpus.sh --vocab-size many", "--vocab-size"),
     ("bundled_corpus.sh --vocab-size 0", NO_COUNT),
-    ("glue.sh missing --tokenizer-from .", "is no folder"),
+    ("glue.sh missing --tokenizer-from .", "is not a folder"),
     ("glue.sh empty --tokenizer-from mlm", "holds none of GLUE's tasks; name the folder .* CoLA, "),
     ("glue.sh . --task cola --tokenizer-from .", "did you mean CoLA[?]"),
     ("glue.sh . --task QQP --tokenizer-from .", "has no folder QQP"),
