@@ -147,10 +147,11 @@ def test_hubs_read_the_header(with_transformers, tmp_path):
 
 
 def test_it_names_what_the_weights_are_the_average_of(call, run, corpus):
-    saved = read_checkpoint(run / CHECKPOINT)
-    averaged = replace(saved, state={**saved.state, "averaged": ["one.pt (update 2)", "other.pt (update 4)"]})
-    torch.save(averaged.state, run / CHECKPOINT)
-    call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus)
+    saved, path = read_checkpoint(run / CHECKPOINT), run / "average.pt"  # the first is mapped into memory
+    state = {**saved.state, "averaged": ["one.pt (update 2)", "other.pt (update 4)"]}
+    averaged = replace(saved, path=path, state=state)
+    torch.save(state, path)
+    call("scripts/eval_ppl.sh", path, corpus)
     record = read_run(averaged)
     assert "test" in [one.split for one in record.evaluations]
     card = model_card("a", "CausalLM", {"plan": [["norm"]], "positions": "none"}, record).decode()
