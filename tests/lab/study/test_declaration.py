@@ -148,7 +148,7 @@ def tuned(cell, curves, name="valid"):
     [
         ({"0.01": 3.0, "0.02": 2.0, "0.04": 1.0, "0.08": math.nan}, "0.04"),
         ({"0.01": 2.0, "0.02": 3.0, "0.005": 1.0, "0.0025": 1.5}, "0.005"),
-        ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, "5.12"),
+        ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, f"{0.01 * 2**9:g}"),
     ],
 )
 def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses, chosen):
