@@ -2,6 +2,7 @@
 
 import ast
 import codecs
+import io
 import logging
 import math
 import os
@@ -184,7 +185,8 @@ def check_betas(text: str) -> None:
 def check_input(name: str) -> None:
     """UserError if fairseq-interactive cannot read its `--input`; of `-`, when it reads what is no text."""
     if name == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors=REFUSED)
+        if isinstance(sys.stdin, io.TextIOWrapper):  # not what stands in for it in a notebook
+            sys.stdin.reconfigure(encoding="utf-8", errors=REFUSED)
         return
     if not os.path.exists(name):
         raise UserError(f"no file {name} to read; name another one with --input, or - for what you type")

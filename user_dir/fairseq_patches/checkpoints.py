@@ -63,7 +63,9 @@ def apply() -> None:
     @replaces(file_utils, "load_archive_file")
     def load_archive_file(load, archive_file):
         if Path(archive_file).suffix == ".pt":
-            raise UserError(f"{archive_file} is no folder; name its folder, then the file as checkpoint_file")
+            raise UserError(
+                f"{archive_file} is not a folder; name its folder, then the file as checkpoint_file"
+            )
         found = load(archive_file)
         if found is None:
             raise UserError(f"no folder {archive_file} to load a model or its data from")

@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from lab.data import preparation, published
+from lab.data import prepared, published
 from lab.data.published import address_mark, partial_of
 from lab.errors import UserError
 from tests.helpers.serving import Server
@@ -102,7 +102,7 @@ def test_interrupted_download_then_preparation(call, refused, small_corpus, tmp_
     """The address comes from the environment; the second run asks for the rest only."""
     packed = tmp_path / "source.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for split in preparation.SPLITS:
+        for split in prepared.SPLITS:
             archive.write(small_corpus / f"{split}.txt", f"wikitext-2/wiki.{split}.tokens")
     dest = tmp_path / "with a space" / "data"
     arguments = ["wikitext-2", "--dest", dest, "--allow-unverified"]

@@ -17,6 +17,7 @@ import torch
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
 from lab.run import resuming
+from lab.run.folder import LOG
 from lab.study import cli as study
 from lab.study import schedule, worker
 from lab.study.cells import tuning_cells
@@ -362,7 +363,7 @@ def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeyp
 
     def interrupted(running):
         alive = lambda: running[0].process.poll() is None  # noqa: E731
-        wait_for('"num_updates"', cell.folder / resuming.LOG, alive)
+        wait_for('"num_updates"', cell.folder / LOG, alive)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule, "start", note)
