@@ -6,7 +6,7 @@ positions. Every architecture and length runs in its own processes, which take t
 the machine affects all of them. A decoded token is timed in short visits, of which the fastest counts: what
 else runs on the same core, in a virtual machine also of other tenants, may double the time of the others.
 Running out of memory or time becomes a row of the table. Results are saved after every case: run the same
-command again to resume. On two cores it takes about ten minutes; the machine should do nothing else.
+command again to resume. On two cores the default takes about 16 minutes; the machine should do nothing else.
 """
 
 import argparse

@@ -37,7 +37,7 @@ def operator_table(path: Path, title: str) -> str:
 
 def decay_table(path: Path) -> str:
     """The rows of decay.md with decays, the machine, the picture and a link to the page."""
-    about, table, *_ = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
+    _mark, about, table, *_ = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
     head, line, *rows = table.splitlines()
     rows = [row for row in rows if "ours, a decay" in row]
     folder = f"../results/{path.parent.relative_to(RESULTS).as_posix()}"

@@ -8,6 +8,7 @@ import pytest
 from lab.commands import make_results
 from lab.errors import UserError
 from lab.files import ROOT, marked, read_json, renewed
+from lab.methods import LANGUAGE_MODEL_PANELS, drawn
 from lab.publish import documents, language_models
 from lab.store import stored
 
@@ -40,7 +41,7 @@ def test_times_with_decays(project):
     path.touch()
     head = "| D | part | | ms |\n| --- | --- | --- | ---: |\n"
     rows = "".join(f"| 8 | forward | {name} | 1 |\n" for name in ("ours, no decay", "ours, a decay per head"))
-    path.with_suffix(".md").write_text(f"A machine; N = 8\n\n{head}{rows}")
+    path.with_suffix(".md").write_text(marked(f"A machine; N = 8\n\n{head}{rows}"))
     text = documents.SECTIONS["decays"]()
     assert "no decay" not in text and "| 8 | forward | ours, a decay per head | 1 |\n\nA machine" in text
     assert "(../results/measured/operator_cpu/decay.png)" in text
@@ -127,6 +128,13 @@ def test_the_first_figures_of_the_readme_are_those_of_the_records():
     rows = re.findall(r"^\| [\w ]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", index, re.MULTILINE)
     confirmed, contradicted, *_ = kinds = [sum(map(int, column)) for column in zip(*rows, strict=True)]
     assert f"{confirmed} of {sum(kinds)} are confirmed, {contradicted} contradicted, and" in readme
+
+
+def test_the_first_figures_of_the_readme_are_of_todays_sources():
+    """Where a source that README's models run has changed, `scripts/lab.sh costs` measures them again."""
+    record = read_json(COMMITTED / "lm_cost_cpu.json")
+    shown = drawn(record["settings"]["architectures"], LANGUAGE_MODEL_PANELS)
+    assert make_results.stale({**record, "settings": {**record["settings"], "architectures": shown}}) == ""
 
 
 def test_the_worked_example_of_perplexity_is_right():
