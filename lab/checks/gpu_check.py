@@ -175,7 +175,6 @@ def outcome_of_tests(log: str) -> str:
 
 def speed_of_training(log: Path) -> dict[str, float]:
     """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
-
     records = read_log(log)
     speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]
     if not speeds:

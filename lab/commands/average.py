@@ -34,7 +34,6 @@ def _number(options: Namespace) -> tuple[int | None, str]:
 
 def inputs(options: Namespace) -> list[Path]:
     """The checkpoints to average; UserError where they are fewer than asked for, or than two."""
-
     number, option = _number(options)
     if number:
         if len(options.inputs) > 1 or not Path(options.inputs[0]).is_dir():
@@ -61,7 +60,6 @@ def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) 
 
 def check_alike(one: Checkpoint, other: Checkpoint) -> None:
     """UserError where the weights of two checkpoints do not mean the same."""
-
     both = f"{one.path} and {other.path} cannot be averaged"
     for name, first, second in differences("architecture", one.settings, other.settings):
         if not is_free_at_start(name):
@@ -110,7 +108,6 @@ def _mean(name: str, newest: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 def is_average(path: Path) -> bool:
     """Whether a file is an average that this command has written."""
-
     try:
         return bool(read_checkpoint(path).averaged)
     except UserError:

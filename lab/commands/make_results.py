@@ -23,7 +23,6 @@ from user_dir.attention import attention_class
 
 def renew(check: bool) -> list[Path]:
     """Regenerate stale pages and plots; with `check`, only report them."""
-
     documents.SECTIONS |= {
         "index": index_section,
         "claims": claims_section,
@@ -38,7 +37,6 @@ def renew(check: bool) -> list[Path]:
 
 def mechanisms_section() -> str:
     """The table of docs/mechanisms.md."""
-
     rows = []
     for name, one in MECHANISMS.items():
         attention = attention_class(name)
@@ -51,7 +49,6 @@ def mechanisms_section() -> str:
 
 def index_section() -> str:
     """The index of results/README.md: a row for each table and figure of the papers."""
-
     rows = [
         [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)]
         for item in read_table("contents")
@@ -89,7 +86,6 @@ class Judged:
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
     """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
-
     figure = RESULTS / f"{name}.json"
     if figure.is_file():
         record, page = read_json(figure), f"[analysis]({item['page']})"
@@ -121,7 +117,6 @@ def size_of(records: Sequence[Record]) -> str:
 
 def claims_section() -> str:
     """The verdicts of results/README.md: how many of each kind, and a table of the claims of each paper."""
-
     papers, parts = grouped(read_table("contents"), lambda item: item["paper"]), []
     kinds: dict[str, Counter[str]] = {}
     for paper, items in papers.items():

@@ -30,7 +30,6 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
     `data` has the dictionary and the tokeniser if they are not where `vocabulary_folder` looks for them. A
     head that is left out is named on stdout.
     """
-
     check_output_folder(out, "DIR")
     checkpoint = whole_checkpoint(checkpoint)
     mark = fingerprint([sha256_of(checkpoint), head])

@@ -198,7 +198,6 @@ def read_input(path: Path, task: GlueTask) -> Examples:
 
 def check_task(encoder: Checkpoint, task: GlueTask) -> None:
     """UserError for an encoder that cannot have been fine-tuned for the task."""
-
     classes = encoder.heads.get(HEAD)
     if classes is None:
         raise UserError(
@@ -217,7 +216,6 @@ def check_task(encoder: Checkpoint, task: GlueTask) -> None:
 
 def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
     """Class indices or scores, one an example."""
-
     encoder = read_encoder(whole_checkpoint(checkpoint))
     check_task(encoder, task)
     folder = encoder.path.parent
@@ -240,7 +238,6 @@ def as_text(task: GlueTask, predicted: np.ndarray) -> str:
 
 def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
     """The labels of a labelled file as class indices or scores."""
-
     if task.is_regression:
         return np.array([float(label) for label in examples.labels])
     return np.array([task.labels.index(label) for label in examples.labels])

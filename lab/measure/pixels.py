@@ -229,7 +229,6 @@ def given_rows(share: float, shape: ImageShape) -> int:
 
 def originals(options: Namespace, folder: Path) -> np.ndarray:
     """The test images with which ours begin; UserError if there are fewer than --count."""
-
     images = open_image_data(folder).images("test")
     if options.count > len(images):
         raise UserError(f"--count is {options.count}, but {folder} has {len(images)} test images")

@@ -43,7 +43,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def report(folders: Sequence[Path], beside: Path) -> Page:
     """The page about what lies below `folders`, to be written in the folder `beside`."""
-
     for folder in folders:
         if not folder.is_dir():
             found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
