@@ -16,7 +16,7 @@ def shapes(**tensors: Tensor) -> str:
 
 
 def check_tensors(**tensors: object) -> None:
-    """Raises ValueError for what is no dense tensor (a list, None, a NumPy array, a sparse tensor)."""
+    """Raises ValueError for anything but a dense tensor (a list, None, a NumPy array, a sparse tensor)."""
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")

@@ -5,8 +5,8 @@ imported before.
 
 float32 inputs are multiplied in float32, float64 in float64, bfloat16 in bfloat16. float16 is multiplied as
 TensorFloat-32, which has its precision and float32's range: the states of a long sequence do not overflow.
-What is no float16 (scores, states, scaled rows) is rounded to TensorFloat-32 before, since tensor cores would
-truncate it. Sums are float32 (float64 for float64 inputs).
+Numbers other than float16 (scores, states, scaled rows) are rounded to TensorFloat-32 before, since tensor
+cores would truncate them. Sums are float32 (float64 for float64 inputs).
 """
 
 from dataclasses import dataclass

@@ -234,7 +234,7 @@ def walk(
     row = tl.arange(0, CHUNK)
     causal = row[None, :] >= row[:, None] if REVERSE else row[None, :] <= row[:, None]
     factors = tl.zeros((CHUNK,), ACC)
-    grad_after = tl.sum(factors, 0)  # log_decay's gradient of the row after the chunk, as the sum goes on
+    grad_after = tl.sum(factors, 0)  # log_decay's gradient of the row after the chunk, as the sum continues
     chunks = tl.cdiv(end - begin, CHUNK)
     for step in range(0, chunks):
         first = begin + (chunks - 1 - step if REVERSE else step) * CHUNK

@@ -36,7 +36,7 @@ DIGITS = 12
 def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:
     """A hash of each source that decides what a command measures, by its path in the clone `root`.
 
-    A benchmark without models measures the operator alone; what is no benchmark trains models.
+    A benchmark without models measures the operator alone; any other command trains models.
     """
     script = command.partition(" ")[0]
     scripts = closure({script}, IMPORTS, BENCHMARKS, root) if script.startswith(BENCHMARKS) else set()

@@ -83,7 +83,7 @@ MACHINE = "machine"
 def read_store(path: Path) -> list[Record]:
     """The records in a store; empty if the file is missing.
 
-    Raises UserError, naming the line, for what is no record.
+    Raises UserError, naming the line, for a line that is not a record.
     """
     if not path.is_file():
         return []

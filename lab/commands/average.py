@@ -22,7 +22,7 @@ NUMBERED = {
     "--num-epoch-checkpoints": re.compile(r"checkpoint(\d+)\.pt"),
 }
 """The names that the options of `OF_A_FOLDER` stand for."""
-# Buffers of numbers that an attention has drawn: their mean is no draw.
+# Buffers of numbers that an attention has drawn: their mean is not a draw.
 DRAWN = ("eval_proj", "rotations")
 
 

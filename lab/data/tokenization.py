@@ -109,7 +109,7 @@ GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 def gpt2_ranks(encoder: Path, pairs: Path) -> dict[bytes, int]:
     """Map the bytes of each token to its rank, read from GPT-2's two files.
 
-    The files write a byte that is no printable character as one of the characters from 256 on. Raises
+    The files write a byte that is not a printable character as one of the characters from 256 on. Raises
     ValueError if they do not belong together.
     """
     printable = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]

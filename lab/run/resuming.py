@@ -78,10 +78,10 @@ def read_whole(path: Path) -> Checkpoint | None:
         return None
 
 
-def find_resume_point(folder: Path, anew: str = "add --fresh to move them aside") -> Checkpoint | None:
+def find_resume_point(folder: Path, how: str = "add --fresh to move them aside") -> Checkpoint | None:
     """Where the run in `folder` resumes; None if the folder holds no checkpoint.
 
-    UserError if all are damaged: a run starts at update 1 in their place only if asked to. `anew` says how.
+    UserError if all are damaged: a run starts at update 1 in their place only if asked to, as `how` says.
     """
     if (folder / LAST).is_dir():
         raise UserError(f"{folder / LAST} is a folder where a checkpoint belongs; move it away")
@@ -90,7 +90,7 @@ def find_resume_point(folder: Path, anew: str = "add --fresh to move them aside"
         print(f"passing over {', '.join(damaged)}, which cannot be read", flush=True)
     if newest is None and damaged:
         raise UserError(
-            f"no checkpoint in {folder} is whole ({', '.join(damaged)}); copy them again, or {anew} "
+            f"no checkpoint in {folder} is whole ({', '.join(damaged)}); copy them again, or {how} "
             "and start at update 1"
         )
     return newest

@@ -55,7 +55,7 @@ PREPARATION = [
     ("lra.sh text --from missing", "there is no missing"),
 ]
 CASES = [
-    # what is no checkpoint of the right kind
+    # not a checkpoint of the right kind
     (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder; evaluate it with .* evaluate mlm"),
     (f"{EVAL} text.pt data", "is damaged or not a fairseq checkpoint"),
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
@@ -224,7 +224,7 @@ CARRIED = f"{EVALUATE} --carry-state"
 SAMPLE = "scripts/lab.sh sample pixels/checkpoint_last.pt"
 PREDICT = "scripts/lab.sh predict rte/checkpoint_best.pt --out new.tsv --task"
 EXPORT = f"scripts/lab.sh export {TRAINED}"
-# What is no checkpoint, and what is said of it.
+# Not checkpoints, and what is said of them.
 CHECKPOINTS = {
     "none": "no checkpoint",
     "nothing": "is damaged",
@@ -286,7 +286,7 @@ RUNS = [
     *((TRAIN.replace(" data ", f" {name} "), CUT[name][2]) for name in CUT if name != "shorter-test"),
     *((EVALUATE.replace(" data", f" {name}"), CUT[name][2]) for name in ("shorter-test", "manifest")),
     (TRAIN.replace(" data ", " nowhere "), "no data folder"),
-    # what is no checkpoint, or none to start from
+    # not a checkpoint, or not one to start from
     *((f"{EVAL} {name}.pt data", sign) for name, sign in CHECKPOINTS.items()),
     *((f"{TRAIN} --restore-file {name}.pt", sign) for name, sign in CHECKPOINTS.items()),
     (f"{TRAIN} --restore-file {TRAINED} --decoder-embed-dim 32", "decoder_embed_dim is 16, not 32"),

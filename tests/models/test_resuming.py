@@ -90,7 +90,7 @@ def test_what_may_change_is_named(commands, trained, tmp_path):
     flag = last_line(refused).split()[-1]
     assert set(flag.split(",")) == {"arch", "diag_activation", "norm_feature_map"}
     commands.run(*commands.train(tmp_path, "--max-update", "1", *T2, *start, "--allow-changed", flag))
-    # Another dropout is no other model where training starts with its weights only.
+    # Another dropout is not another model where training starts with its weights only.
     other = commands.train(tmp_path / "other", "--max-update", "1", "--dropout", "0.3", *start)
     commands.run(*other)
 

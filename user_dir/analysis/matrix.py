@@ -19,7 +19,7 @@ def attention_matrix(
 
     `P @ v` is what the mechanism's `attend` returns for values `v`, for every mechanism linear in v. P is
     computed from a float64 copy of the module in evaluation mode: no dropout, LLN with its running standard
-    deviations, fixed draws of Performer, Informer and Skyformer. Where P is no such matrix:
+    deviations, fixed draws of Performer, Informer and Skyformer. Where P is not such a matrix:
 
     * Transformer-LS normalises its pooled values, so P is the effective matrix without that LayerNorm;
     * TNN has a matrix for each channel, of which P is the mean absolute value (see `toeplitz_matrices`);
@@ -42,7 +42,7 @@ def attention_matrix(
         `(B, H, N, N)`, float64.
 
     Raises:
-        UserError: for a module that is no attention, or several in parallel, which have a matrix each.
+        UserError: for a module that is not an attention, or several in parallel, which have a matrix each.
     """
     matrix = explicit(deepcopy(module).double().eval(), x.double(), padding_mask, bool(causal))
     if padding_mask is None:

@@ -130,8 +130,8 @@ class Attention(DecodingState, nn.Module):
             `(N, B, D)` and None.
 
         Raises:
-            ValueError: for a query that is no floating `(N, B, D)` tensor of the parameters' dtype, another
-                key or value, a mask that it cannot apply (UserError for another `attn_mask` than the
+            ValueError: for a query that is not a floating `(N, B, D)` tensor of the parameters' dtype,
+                another key or value, a mask that it cannot apply (UserError for another `attn_mask` than the
                 future mask), or decoding when not causal.
         """
         if new_tokens is None:  # else the model has checked what it was given

@@ -39,7 +39,7 @@ LIMITS = {  # what other numbers must lie between
     "sampling_topp": (-math.inf, 1),  # below 0, as by default, it is off
     **dict.fromkeys(FROM_ZERO, (0, math.inf)),
 }
-REFUSED = "refused"  # the name of this module's handler of bytes that are no text
+REFUSED = "refused"  # the name of this module's handler of bytes that are not text
 # How a log begins: with fairseq's configuration, or the time of a line.
 LOG = re.compile(rb"\{'_name': None, 'common'|\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 PLANS = ("decoder_attention", "encoder_attention")
@@ -183,9 +183,9 @@ def check_betas(text: str) -> None:
 
 
 def check_input(name: str) -> None:
-    """UserError if fairseq-interactive cannot read its `--input`; of `-`, when it reads what is no text."""
+    """UserError if fairseq-interactive cannot read its `--input`; for `-`, once bytes are not text."""
     if name == "-":
-        if isinstance(sys.stdin, io.TextIOWrapper):  # not what stands in for it in a notebook
+        if isinstance(sys.stdin, io.TextIOWrapper):  # a notebook replaces it
             sys.stdin.reconfigure(encoding="utf-8", errors=REFUSED)
         return
     if not os.path.exists(name):
@@ -207,7 +207,7 @@ def check_input(name: str) -> None:
 
 
 def refuse_bytes(error: UnicodeError) -> NoReturn:
-    """The handler of `codecs` for bytes that are no text."""
+    """The handler of `codecs` for bytes that are not text."""
     raise UserError(f"the input is no text in UTF-8 ({error.reason}); convert it") from None
 
 

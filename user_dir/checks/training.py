@@ -116,7 +116,7 @@ def check_profile(without_a_gpu: bool) -> None:
 def note_long_warmup(cfg: Any) -> None:
     """Warn of a warm-up that the run does not reach the end of.
 
-    It is no mistake where a long recipe is tried for a few updates.
+    It is not a mistake where a long recipe is tried for a few updates.
     """
     warmup, last = getattr(cfg.lr_scheduler, "warmup_updates", 0), cfg.optimization.max_update
     if last and isinstance(warmup, int) and warmup > last:

@@ -62,7 +62,7 @@ def computes(x: Tensor) -> bool:
 def losses(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int | None, rows: int
 ) -> Tensor:
-    """`(N,)` in float32, zero where ignored, NaN where the target is no word.
+    """`(N,)` in float32, zero where ignored, NaN where the target is not a word.
 
     The arguments are those of `linear_cross_entropy`. The backward pass makes as much of `p - t` at a time as
     takes the memory of the float32 logits of `rows` rows.

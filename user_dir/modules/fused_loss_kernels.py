@@ -42,7 +42,7 @@ def sums(
     weight,
     weight_stride,
     bias,  # (words) or None
-    target,  # (rows) in int32; what is no word belongs to no program
+    target,  # (rows) in int32; a number that is not a word belongs to no program
     largest,  # (spans, rows): the largest logit of a span of words
     total,  # (spans, rows): the sum of exp(logit - largest)
     chosen,  # (rows): the target's logit

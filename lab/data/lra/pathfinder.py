@@ -33,7 +33,7 @@ TOUCHING = 459
 """1.8 times FULL."""
 
 BLOCKED = 77
-"""A pixel of 0.3 times FULL or more is no place for a start."""
+"""A pixel of 0.3 times FULL or more is not a place to start."""
 
 TRIES = 3
 """For a segment: draws of an end before the contour is given up; likewise for a start."""

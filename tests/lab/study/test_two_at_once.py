@@ -38,7 +38,7 @@ def test_study(refused, tmp_path, name):
             check(refused(study, name, "--out", out), out, folder)
 
 
-def test_a_lock_that_was_removed_is_taken_anew(tmp_path, monkeypatch):
+def test_a_lock_that_was_removed_is_taken_again(tmp_path, monkeypatch):
     """As by a command that has failed early, while another one waits for its lock."""
     folder, asked, sleep = tmp_path / "out", threading.Event(), time.sleep
     folder.mkdir()
