@@ -21,6 +21,7 @@ BY_VALUE = (
     "roberta_cost_cpu",
     "attention_cost_cpu",
     "operator_cpu/operator_cost",
+    "operator_cpu/decay",
     "loss_cost_cpu",
     "lra_cost_cpu",
     "lra_speed_cpu",
@@ -31,11 +32,12 @@ BY_VALUE = (
 )
 """The records by what their figures are worth to a reader."""
 AT_ONCE = {
-    "operator_cost": ("--device", "cpu"),
-    "packed_cost": ("data/wikitext-2-sentencepiece-4000", "--device", "cpu"),
-    "model_parts_cost": (),
+    "operator_cost": ("operator_cost.py", "--device", "cpu"),
+    "decay": ("operator_cost.py", "--decay", "--device", "cpu", "--threads", "1"),
+    "packed_cost": ("packed_cost.py", "data/wikitext-2-sentencepiece-4000", "--device", "cpu"),
+    "model_parts_cost": ("model_parts_cost.py",),
 }
-"""The arguments of benchmarks that measure all or nothing."""
+"""The commands of records that a benchmark measures all or nothing."""
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -53,11 +55,11 @@ def renewal(path: Path) -> list[str]:
     """
     record = read_json(path)
     name = record.get("benchmark") or path.stem.removesuffix("_cpu")
-    words = [f"{BENCHMARKS}{name}.py"]
     if name in AT_ONCE:
-        return [*words, *AT_ONCE[name], "--out", shown_path(path.parent)] if stale(record) else []
+        script, *rest = AT_ONCE[name]
+        return [BENCHMARKS + script, *rest, "--out", shown_path(path.parent)] if stale(record) else []
     settings, out = record.get("settings"), path if "settings" in record else path.parent
-    words += ["--device", "cpu"]
+    words = [f"{BENCHMARKS}{name}.py", "--device", "cpu"]
     if settings:
         words += ["--architectures", ",".join(settings["architectures"])]
         words += ["--time-limit", f"{limit:g}"] if (limit := settings.get("time_limit")) else []

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from lab.commands.costs import renewal
+from lab.commands.costs import BY_VALUE, renewal
 from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
-from lab.files import ROOT, read_json, shown_path, write_json
+from lab.files import MEASURED, ROOT, read_json, shown_path, write_json
 from lab.provenance import environment, portable_command
 from lab.publish.tables import markdown_table, spread
 from lab.sources import changed, measured_sources
@@ -84,18 +84,26 @@ def test_costs_of_other_sources_are_listed_and_their_pages_say_so(tmp_path):
 
 
 def test_costs_are_renewed_from_the_start_once(tmp_path):
-    path, operator = tmp_path / "lm_cost_cpu.json", tmp_path / "operator_cost.json"
+    path, decay, operator = (tmp_path / f"{x}.json" for x in ("lm_cost_cpu", "decay", "operator_cost"))
     now = environment("cpu") | {"command": "benchmarks/lm_cost.py"}
     now["code"] = measured_sources(now["command"])
     record = {"benchmark": "lm_cost", "settings": {"architectures": ["lln_lm", "tnn_lm"], "time_limit": 60}}
     first = ["benchmarks/lm_cost.py", "--device", "cpu", "--architectures", "lln_lm,tnn_lm"]
     first += ["--time-limit", "60"]
-    once = ["benchmarks/operator_cost.py", "--device", "cpu", "--out", str(tmp_path)]
-    for session, restart, renewed in (({**now, "code": {}}, ["--restart"], once), (now, [], [])):
+    script, out = "benchmarks/operator_cost.py", ["--device", "cpu", "--out", str(tmp_path)]
+    for session, restart in (({**now, "code": {}}, ["--restart"]), (now, [])):
         write_json(path, {**record, "sessions": [session]})
         assert renewal(path) == [*first, *restart, "--out", str(path)]
-        write_json(operator, {"environment": session})
-        assert renewal(operator) == renewed
+        for once in (operator, decay):
+            write_json(once, {"environment": session})
+        assert renewal(operator) == ([script, *out] if restart else [])
+        assert renewal(decay)[:4] == ([script, "--decay", *out[:2]] if restart else [])
+
+
+def test_every_record_of_costs_has_a_command():
+    for name in BY_VALUE:
+        words = renewal(MEASURED / f"{name}.json")
+        assert not words or (ROOT / words[0]).is_file()
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
