@@ -10,11 +10,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
-def in_forward_mode() -> bool:
-    """Whether forward-mode derivatives are taken, which an operator without a formula for them would drop."""
-    return forward_ad._current_level >= 0
-
-
 def in_transform() -> bool:
     """Whether forward mode or `torch.func` is at work, whose rules an operator without derivatives lacks."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
