@@ -205,9 +205,8 @@ def measure_update(case: dict[str, Any]) -> dict[str, Any]:
     from fairseq.trainer import Trainer
 
     from lab.run.launch import Machines
+    from lab.run.plan import parsed, read_experiment
     from lab.run.recipe import fairseq_arguments
-    from lab.run.settings import read_experiment
-    from lab.run.train import parsed
 
     experiment = read_experiment(ROOT / case["config"])
     with tempfile.TemporaryDirectory() as name:

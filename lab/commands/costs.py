@@ -13,8 +13,7 @@ from pathlib import Path
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path
-from lab.provenance import commit
-from lab.sources import BENCHMARKS, stale
+from lab.provenance import BENCHMARKS, commit, stale
 
 BY_VALUE = (
     "lm_cost_cpu",

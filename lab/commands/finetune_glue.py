@@ -9,9 +9,8 @@ from lab.console import number_of
 from lab.errors import UserError
 from lab.files import ROOT
 from lab.glue_tasks import TASKS, glue_task
-from lab.run.checkpoint import read_encoder
+from lab.run.checkpoint import read_encoder, whole_checkpoint
 from lab.run.kinds import KINDS, cut_sentences
-from lab.run.resuming import whole_checkpoint
 from lab.study.cells import Cell, Plan, cells_of
 from lab.study.cli import run_study, show_commands
 from lab.study.declaration import read_study

@@ -17,8 +17,7 @@ from lab.files import (
     shown_path,
     write_atomically,
 )
-from lab.run.checkpoint import check_reads_text, read_checkpoint
-from lab.run.resuming import whole_checkpoint
+from lab.run.checkpoint import check_reads_text, read_checkpoint, whole_checkpoint
 
 COMMAND = "export_hf.sh"
 CARD = "README.md"

@@ -32,8 +32,8 @@ from lab.files import (
 )
 from lab.run.checkpoint import ENCODER, POSITIONS_BEFORE_THE_FIRST, build_encoder, encoders, read_dictionary
 from lab.run.folder import keep_vocabulary
+from lab.run.plan import parsed
 from lab.run.recipe import check_owned
-from lab.run.train import parsed
 from user_dir.checks import dictionaries
 
 

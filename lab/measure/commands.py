@@ -19,9 +19,15 @@ from lab.measure.accuracy import evaluate_lra
 from lab.measure.perplexity import evaluate, evaluate_masked_lm
 from lab.measure.pixels import evaluate as evaluate_images
 from lab.options.evaluate import PPL_SCRIPT
-from lab.run.checkpoint import Checkpoint, read_checkpoint, read_encoder, read_language_model, usual_device
+from lab.run.checkpoint import (
+    Checkpoint,
+    read_checkpoint,
+    read_encoder,
+    read_language_model,
+    usual_device,
+    whole_checkpoint,
+)
 from lab.run.kinds import KINDS, Classification, Pixels, load_image_model, read_lra
-from lab.run.resuming import whole_checkpoint
 from user_dir.checks.checkpoints import check_one_model
 
 Result = dict[str, Any]

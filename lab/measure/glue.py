@@ -28,11 +28,11 @@ from lab.run.checkpoint import (
     read_dictionary,
     read_encoder,
     usual_device,
+    whole_checkpoint,
 )
 from lab.run.folder import BEST, GLUE_TASK, LAST
 from lab.run.kinds import GlueData, cut_sentences
 from lab.run.recipe import option
-from lab.run.resuming import whole_checkpoint
 from user_dir.models import LinearAttentionRoberta
 
 HEAD = "sentence_classification_head"

@@ -22,9 +22,8 @@ from lab.files import begins, check_output, say_replaced, shown_path, write_atom
 from lab.measure import TrainedRun
 from lab.measure.accuracy import about_images, batches_of, count_correct
 from lab.provenance import environment
-from lab.run.checkpoint import Checkpoint, usual_device
+from lab.run.checkpoint import Checkpoint, usual_device, whole_checkpoint
 from lab.run.kinds import Pixels, load_image_model
-from lab.run.resuming import whole_checkpoint
 from user_dir.criterions import PixelLikelihoodCriterion
 from user_dir.models import PixelModel
 from user_dir.tasks.image_data import ImageData, ImageShape, open_image_data

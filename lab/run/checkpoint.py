@@ -6,6 +6,7 @@ Files are read with torch's safe loader only: a pickle that would run code raise
 """
 
 import re
+import zipfile
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from lab.data.prepared import PreparedData
 from lab.errors import UserError, suggestion
+from lab.run.folder import LAST
 from lab.run.recipe import as_flag
 from user_dir.checks.checkpoints import UNREADABLE, check_finite, read_safely
 from user_dir.models import LinearAttentionRoberta
@@ -259,6 +261,75 @@ def check_reads_text(path: Path, done: str) -> None:
         raise UserError(
             f"{path} holds a model of {subject}; only language models and RoBERTa encoders can be {done}"
         )
+
+
+def newest_whole(folder: Path) -> Checkpoint | None:
+    """The whole checkpoint of `folder` with the most updates, None if there is none."""
+    return _survey(folder)[0]
+
+
+def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of the run itself, and the names of the damaged ones."""
+    found = {path: read_whole(path) for path in sorted(folder.glob("checkpoint*.pt"))}
+    whole = (one for one in found.values() if one and not one.averaged)
+    newest = max(whole, key=lambda one: (one.updates, one.path.name == LAST), default=None)
+    return newest, [path.name for path, one in found.items() if one is None]
+
+
+def read_whole(path: Path) -> Checkpoint | None:
+    """A checkpoint; None if it is damaged or none, whatever the reason.
+
+    Raises PermissionError for one that may not be read: it may be whole.
+    """
+    try:
+        checkpoint = read_checkpoint(path)
+        with zipfile.ZipFile(path) as archive:
+            return None if archive.testzip() else checkpoint
+    except PermissionError:
+        raise
+    except (UserError, zipfile.BadZipFile, OSError):
+        return None
+
+
+def find_resume_point(folder: Path, how: str = "add --fresh to move them aside") -> Checkpoint | None:
+    """Where the run in `folder` resumes; None if the folder holds no checkpoint.
+
+    UserError if all are damaged: a run starts at update 1 in their place only if asked to, as `how` says.
+    """
+    if (folder / LAST).is_dir():
+        raise UserError(f"{folder / LAST} is a folder where a checkpoint belongs; move it away")
+    newest, damaged = _survey(folder)
+    if newest and damaged:
+        print(f"passing over {', '.join(damaged)}, which cannot be read", flush=True)
+    if newest is None and damaged:
+        raise UserError(
+            f"no checkpoint in {folder} is whole ({', '.join(damaged)}); copy them again, or {how} "
+            "and start at update 1"
+        )
+    return newest
+
+
+def is_half_written(path: Path) -> bool:
+    """Whether it is the beginning of a checkpoint and no more (torch writes zip archives)."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    return start in (b"", b"PK\x03\x04") and not zipfile.is_zipfile(path)
+
+
+def whole_checkpoint(path: Path) -> Path:
+    """`path`, or the newest complete checkpoint beside it if an interrupted save has left half of it.
+
+    Says which one it takes. UserError if there is neither.
+    """
+    if not path.exists():
+        raise UserError(f"no checkpoint {path}; name one that is there")
+    if not path.is_file() or not is_half_written(path):
+        return path
+    newest = newest_whole(path.parent)
+    if newest is None:
+        raise UserError(f"{path} is incomplete and there is no other checkpoint beside it; train again")
+    print(f"{path.name} is incomplete; taking {newest.path.name}", flush=True)
+    return newest.path
 
 
 def usual_device() -> torch.device:

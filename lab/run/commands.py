@@ -14,9 +14,9 @@ from lab.papers import read_table
 from lab.run.folder import RunFolder
 from lab.run.launch import machines_of
 from lab.run.log import peak_memory, read_log
+from lab.run.plan import Request, RunPlan, check_task, checked_settings, planned
 from lab.run.recipe import option
-from lab.run.settings import checked_settings
-from lab.run.train import Request, RunPlan, check_task, ending, planned, run_training, train_alone
+from lab.run.train import ending, run_training, train_alone
 
 PLANNED_UPDATES = 20  # that --plan trains to find the pace
 PAPER = "wikitext103"

@@ -1,210 +1,38 @@
-"""One trainer, for the commands that train and for the cells of studies: `train(plan)`.
-
-`planned` makes the plan of a training command; lab/study/worker.py makes that of a cell.
-"""
+"""One trainer, for the commands that train and for the cells of studies: `train(plan)`."""
 
 import shlex
+import shutil
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from fairseq import options as fairseq_options
-from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from conventions import PREPARED, RUN_DATA
+from conventions.files import remove_if_left
 from lab.console import number_of
 from lab.errors import UserError
-from lab.files import ROOT, check_output_folder, read_json, shown_path
-from lab.run.checkpoint import Checkpoint, read_checkpoint
-from lab.run.folder import BEST, LAST, RunFolder
-from lab.run.kinds import KINDS, Kind
-from lab.run.launch import Machines
+from lab.files import check_output, check_output_folder, flush_to_disk, read_json, replacing, shown_path
+from lab.run.checkpoint import Checkpoint, find_resume_point, newest_whole, read_checkpoint, read_whole
+from lab.run.folder import (
+    BEST,
+    DATA_RECORD,
+    HALF,
+    LAST,
+    RunFolder,
+    check_vocabulary,
+    keep_vocabulary,
+    move_aside,
+)
 from lab.run.log import Progress
+from lab.run.plan import RunPlan
 from lab.run.process import Processes, run_fairseq, run_here
-from lab.run.recipe import Experiment, fairseq_arguments, fast_flags, option, shorter_warmup
-from lab.run.resuming import complete_save, newest_whole, take_up
-from lab.run.settings import check_arch, read_experiment
-from user_dir.checks.schedules import check_schedule
-from user_dir.checks.training import check_training
-from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan
-from user_dir.models.options import attention_options
+from lab.run.recipe import option
+from user_dir.checks.same_settings import check_same_run
+from user_dir.checks.training_data import ADVICE, keep_data_record
 
-ON_THE_CPU = Machines(0)
 SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
-
-
-@dataclass(frozen=True)
-class Request:
-    """A training command's request.
-
-    `config` is a YAML, or the experiment that was read from it; without `data` and `save_dir` the YAML's data
-    and a folder of runs/ are taken. `fresh` moves what an earlier run has left in `save_dir` aside and starts
-    at update 1. Model, task and data must be those of its checkpoints, but for the settings named in
-    `allow_changed`. `fast` adds the flags of `fast_flags`. `here`: the run is on this machine.
-    """
-
-    config: Path | Experiment
-    data: Path | None
-    machines: Machines
-    save_dir: Path | None = None
-    extra: Sequence[str] = ()
-    fresh: bool = False
-    allow_changed: Sequence[str] = ()
-    fast: bool = False
-    here: bool = True
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """A training: the name of its experiment, its folder, and the arguments of fairseq-train, also as `read`.
-
-    `data` are those of `data_folder` once they are `opened`; a task that draws its own has neither. With
-    `in_process`, fairseq runs in this process instead of processes of its own.
-    """
-
-    name: str
-    folder: RunFolder
-    arguments: list[str]
-    read: Namespace
-    data_folder: Path | None = None
-    data: Any = None
-    machines: Machines = ON_THE_CPU
-    fresh: bool = False
-    allow_changed: Sequence[str] = ()
-    in_process: bool = False
-
-    @property
-    def kind(self) -> Kind | None:
-        """The kind of its task; None if no command of the project trains it."""
-        return KINDS.get(self.read.task)
-
-    @property
-    def last_update(self) -> int | None:
-        """The last update, None for a run that ends by epochs."""
-        return self.read.max_update or None
-
-    def opened(self, splits: Sequence[str] = ()) -> "RunPlan":
-        """The plan with its data opened; checks these splits, by default the ones that training reads.
-
-        UserError if the data, or the checkpoint to start from, do not fit.
-        """
-        usual = ("train",) if self.read.disable_validation else ("train", "valid")
-        data = self.kind.open_data(self.data_folder, splits or usual)
-        for flag in ("--restore-file", "--finetune-from-model"):
-            if (start := option(self.arguments, flag)) and start != LAST:
-                self.kind.check_start(Path(start), data)
-        self.kind.check_data(self.read, data)
-        return replace(self, data=data)
-
-
-def parsed(arguments: Sequence[str]) -> Namespace:
-    """The arguments as `fairseq-train` reads them, before anything is written; UserError for a wrong one."""
-    fairseq_utils.import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
-    parser = fairseq_options.get_training_parser()
-    parser.prog = "fairseq-train"
-    return fairseq_options.parse_args_and_arch(parser, list(arguments))
-
-
-def checked(arguments: Sequence[str], here: bool = True) -> Namespace:
-    """The arguments as `fairseq-train` reads them, with every check that needs no data; raises UserError.
-
-    `here`: the run is on this machine.
-    """
-    read = parsed(arguments)
-    composed = convert_namespace_to_omegaconf(read)
-    check_training(composed, here=here)
-    check_schedule(composed)
-    check_plan(read, composed.model)
-    return read
-
-
-def check_plan(read: Namespace, model: Any) -> None:
-    """UserError for a layer plan or an option of its attentions that cannot be, before anything is written.
-
-    `model` is its configuration. Options are checked unless the data decide the number of positions.
-    fairseq's convolutional model has options of these names that mean something else.
-    """
-    preset = MODEL_DATACLASS_REGISTRY.get(read.arch, Namespace)()
-    for side in ("decoder", "encoder"):
-        names = (f"{side}_attention", f"{side}_layers")
-        plan, layers = (getattr(read, name, getattr(preset, name, None)) for name in names)
-        kind, causal = MODEL_REGISTRY[read.arch], side == "decoder"
-        if not isinstance(layers, int) or not (plan or hasattr(kind, "default_plan")):
-            continue
-        plan = parse_layer_plan(plan or kind.default_plan(layers), layers, f"--{side}-attention", causal)
-        positions = getattr(model, "max_target_positions" if causal else "max_positions", None)
-        positions = positions or getattr(read, "tokens_per_sample", None)
-        if hasattr(kind, "default_plan") and isinstance(positions, int):
-            check_attentions(plan, model, side, positions)
-
-
-def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, positions: int) -> None:
-    """UserError for an option with which an attention of the plan cannot be built."""
-    sizes = (getattr(model, f"{side}_embed_dim"), getattr(model, f"{side}_attention_heads"))
-    with torch.random.fork_rng(devices=()):
-        for layer in dict.fromkeys(plan):
-            build_layer_attention(
-                layer,
-                *sizes,
-                place=(plan.index(layer), len(plan)),
-                causal=side == "decoder",
-                dropout=model.attention_dropout,
-                backend=model.attention_backend,
-                max_positions=positions,
-                options=attention_options(model),
-            )
-
-
-def planned(asked: Request) -> RunPlan:
-    """The plan of a training command, its data not opened; says what differs from the YAML."""
-    experiment = asked.config if isinstance(asked.config, Experiment) else read_experiment(asked.config)
-    machines, yaml = asked.machines, shown_path(experiment.config)
-    data = data_of(asked, experiment)
-    machines.check()
-    extra = [*(fast_flags(experiment, machines.gpus, asked.extra) if asked.fast else []), *asked.extra]
-    if asked.here:  # else this may be a login node
-        machines.check_available()
-    name = KINDS[experiment.get("task", "_name")].run_name(experiment.name, extra)
-    save_dir = (asked.save_dir or ROOT / "runs" / name).absolute()
-    check_arch(experiment, extra)
-    shorter = shorter_warmup(experiment, extra)
-    arguments = fairseq_arguments(experiment, data, machines, save_dir, [*shorter, *extra])
-    if asked.allow_changed:
-        arguments += ["--allow-changed", ",".join(asked.allow_changed)]
-    read = checked(arguments, here=asked.here)
-    if experiment.get("common", "fp16") and not (read.fp16 or read.bf16 or read.amp or machines.quiet):
-        print(f"note: float32 in place of the fp16 of {yaml}, which needs a GPU", file=sys.stderr)
-    if shorter and not machines.quiet:
-        warmup = experiment.get("lr_scheduler", "warmup_updates")
-        run = number_of(read.max_update, "updates")
-        note = f"note: {' '.join(shorter)} in place of the {warmup} of {yaml}: the run has {run}"
-        print(note, file=sys.stderr)
-    words = [f"{key}={value}" for key, value in machines.environment().items()]
-    print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
-    return RunPlan(
-        experiment.name,
-        RunFolder(save_dir),
-        arguments,
-        read,
-        data,
-        machines=machines,
-        fresh=asked.fresh,
-        allow_changed=asked.allow_changed,
-    )
-
-
-def data_of(asked: Request, experiment: Experiment) -> Path:
-    """The prepared folder named on the command line, else in the YAML."""
-    folder = asked.data or experiment.data_folder()
-    if folder is None:
-        raise UserError(f"{shown_path(experiment.config)} names no data folder; name one after it")
-    return folder.absolute()
 
 
 def train_alone(plan: RunPlan) -> None:
@@ -247,6 +75,51 @@ def train(plan: RunPlan, held: Sequence[int] = ()) -> None:
         run_training(plan, arguments, plan.last_update, held)
 
 
+def take_up(
+    folder: RunFolder, data: Path | None, read: Any, allowed: Collection[str] = (), fresh: bool = False
+) -> Checkpoint | None:
+    """The checkpoint that the run of a folder resumes from, None for a start at update 1.
+
+    `data` are prepared (None for a task that draws its own), `read` is fairseq's configuration. `fresh` moves
+    aside what another run has left. UserError if a run with other settings, another dictionary or other data
+    has begun there, but for the settings that are `allowed` to differ.
+    """
+    path, failed_start = folder.path, folder.is_failed_start
+    if data and not failed_start:
+        check_vocabulary(data, path, folder.option)
+    if fresh:
+        move_aside(path)
+    start = find_resume_point(path, *(["move them away"] if folder.command else []))
+    if start:
+        check_same_run(str(path), start.groups, read)
+    if data:
+        check_output(path / RUN_DATA, DATA_RECORD, option=folder.option)
+        advice = f"move it away, or choose another {folder.option}" if folder.command else ADVICE
+        keep_data_record(data, path, start is not None, "data" in allowed, advice)
+        keep_vocabulary(data, path, failed_start)
+    return start
+
+
+def complete_save(saved: Checkpoint) -> None:
+    """Make `saved` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
+    folder = saved.path.parent
+    for half in folder.glob(HALF):
+        remove_if_left(half)
+    print(f"resuming from {saved.path.name} (update {saved.updates:,})", flush=True)
+    if saved.path.name != LAST:
+        copy_durably(saved.path, folder / LAST)
+        best = read_whole(folder / BEST) if saved.is_best else None
+        if saved.is_best and (best is None or best.updates < saved.updates):
+            copy_durably(saved.path, folder / BEST)
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a file whole or not at all; it is on the disk when this returns."""
+    with replacing(target, ".tmp") as partial:
+        shutil.copyfile(source, partial)
+        flush_to_disk(partial)
+
+
 def is_finished(start: Checkpoint | None, last_update: int | None) -> bool:
     """Whether the run has made its last update; says so."""
     finished = start is not None and last_update is not None and start.updates >= last_update
@@ -287,17 +160,6 @@ def how_to_resume(save_dir: Path) -> str:
     if saved is None:
         return "nothing was saved, so the same command starts at update 1"
     return f"the same command resumes after update {saved.updates:,}"
-
-
-def check_task(command: str, config: Path, experiment: Experiment, given: str | None = None) -> None:
-    """UserError for the YAML of a task, or one `given` in its place, that another command trains."""
-    task = experiment.get("task", "_name")
-    if task not in KINDS or KINDS[task].command != command:
-        right = f"; train it with {KINDS[task].command}" if task in KINDS else ""
-        raise UserError(f"{config} is not for {command}: its task is {task}{right}")
-    if given and (given not in KINDS or KINDS[given].command != command):
-        right = f"a YAML of it and {KINDS[given].command}" if given in KINDS else "fairseq-train"
-        raise UserError(f"--task {given} is not for {command}; leave it out, or train with {right}")
 
 
 def ending(plan: RunPlan) -> str:

@@ -11,8 +11,11 @@ pictures. Running it again skips what is finished and resumes the rest, even aft
   scripts/study.sh copy -- --max-update 500        flags of fairseq-train, for every cell
 """
 
+import os
 import shlex
 import statistics
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from conventions import LOCK
+from lab.children import PARENT
 from lab.console import Parser, count, names, number_of, split_flags
 from lab.data.prepared import identify
-from lab.data.scripts import run_script, with_source
 from lab.errors import UserError, nearest
 from lab.files import MARK, RESULTS, ROOT, check_output_folder, fingerprint, made_folder, run_lock, shown_path
+from lab.provenance import portable_command
 from lab.publish.tables import grouped
 from lab.run.log import run_figures
 from lab.run.process import import_quickly
@@ -48,6 +52,8 @@ from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
 from lab.study.table import figure_of
 
 COMMAND = "scripts/study.sh"
+SOURCE = "{source}"
+"""Where the words of a `prepare` say what --source names."""
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
@@ -142,7 +148,7 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
         raise UserError(f"--data {data}: there is no such folder")
     start = getattr(options, "start", None)
     if start:
-        start = import_quickly("lab.run.resuming").whole_checkpoint(start.absolute())
+        start = import_quickly("lab.run.checkpoint").whole_checkpoint(start.absolute())
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
     cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     check_trusted(cells)
@@ -336,6 +342,38 @@ def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
                 "another with --data"
             )
         identify(folder)
+
+
+def with_source(script: str, words: Sequence[str], source: Path | None, missing: Path) -> list[str]:
+    """The arguments of a script with the user's `source`: after --from, or where they say SOURCE."""
+    origin = [str(source.absolute())] if source else []
+    if SOURCE not in words:
+        return [*words, *(["--from", *origin] if origin else [])]
+    if not origin:
+        raise UserError(
+            f"no data folder {shown_path(missing)}; name the raw data with --source, from which "
+            f"data-prep/{script} prepares them"
+        )
+    return [origin[0] if word == SOURCE else word for word in words]
+
+
+def run_script(script: str, *arguments: str | Path) -> None:
+    """Run a script of data-prep/, which ends with this process; UserError, in its own words, if it fails."""
+    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
+    ours = {**os.environ, PARENT: str(os.getpid())}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
+    *others, last = done.stderr.splitlines(keepends=True) or [""]
+    if done.returncode == 0 or not last.startswith("error: "):
+        sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return
+    if not last.startswith("error: "):
+        raise UserError("the data could not be prepared (see the reason above)")
+    sys.stderr.writelines(others)
+    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
+    if "--" in advice:  # an option of the script's, which the command that runs it may lack
+        advice = f"prepare the data with {portable_command(command)}, see its --help"
+    raise UserError(f"{wrong}{semicolon}{advice}")
 
 
 @contextmanager

@@ -28,10 +28,10 @@ from lab.errors import Diverged, UserError, explain, unexpected
 from lab.files import shown_path, write_json
 from lab.measure import MEASURES, TrainedRun, measuring
 from lab.provenance import environment
+from lab.run.checkpoint import whole_checkpoint
 from lab.run.log import run_figures
-from lab.run.resuming import whole_checkpoint
-from lab.run.settings import read_experiment
-from lab.run.train import RunPlan, checked, train
+from lab.run.plan import RunPlan, checked, read_experiment
+from lab.run.train import train
 from lab.store import Record, Training
 from lab.study.cells import Cell, prune, tried
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of

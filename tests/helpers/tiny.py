@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 from lab.run.kinds import KINDS
 from lab.run.launch import Machines
-from lab.run.train import Request, planned, train_alone
+from lab.run.plan import Request, planned
+from lab.run.train import train_alone
 from tests.helpers import logs
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra

@@ -9,9 +9,8 @@ from lab.commands.costs import BY_VALUE, renewal
 from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path, write_json
-from lab.provenance import environment, portable_command
+from lab.provenance import changed, environment, measured_sources, portable_command
 from lab.publish.tables import markdown_table, spread
-from lab.sources import changed, measured_sources
 
 
 def test_environment_says_what_is_needed_to_measure_again():

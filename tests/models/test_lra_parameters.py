@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.files import ROOT
-from lab.run.settings import read_experiment
+from lab.run.plan import read_experiment
 from tests.helpers.build import build_model
 from tests.helpers.lra import lra_task
 from user_dir.models.architectures import TRANSNORMER_ROBERTA

@@ -8,7 +8,7 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_REGISTRY
 
-from lab.run.train import parsed
+from lab.run.plan import parsed
 from lab.study.cells import Plan, cells_of
 from lab.study.declaration import read_study
 from tests.helpers.images import SMALL_VIT, build_vit

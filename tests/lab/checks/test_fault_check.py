@@ -5,8 +5,8 @@ import subprocess
 
 from lab.checks import fault_check
 from lab.checks.fault_check import counts, run_tests
+from lab.commands.make_results import faults
 from lab.files import BENCHMARKS, write_json
-from lab.publish.documents import faults
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="fault" value="disk full"/></properties></testcase>

@@ -12,7 +12,7 @@ import pytest
 from lab.data import images as command
 from lab.data.images import hold_out, interleaved
 from lab.files import ROOT
-from lab.run.settings import read_experiment
+from lab.run.plan import read_experiment
 from user_dir.tasks.image_data import ImageShape, open_image_data
 
 NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")

@@ -12,7 +12,7 @@ from fairseq.trainer import Trainer
 
 from lab.export.exported import Source, model_files
 from lab.files import ROOT, read_json
-from lab.run.train import parsed
+from lab.run.plan import parsed
 from tests.helpers.once import filled_once
 from tests.helpers.prepared import write_files
 

@@ -9,7 +9,7 @@ from lab.commands import make_results
 from lab.errors import UserError
 from lab.files import ROOT, marked, read_json, renewed
 from lab.methods import LANGUAGE_MODEL_PANELS, drawn
-from lab.publish import documents, language_models
+from lab.publish import language_models
 from lab.store import stored
 
 COMMITTED = ROOT / "results" / "measured"
@@ -19,15 +19,15 @@ COMMITTED = ROOT / "results" / "measured"
 def project(tmp_path, monkeypatch):
     """Documents and results in a folder of their own; returns the document."""
     document = tmp_path / "README.md"
-    names = [name for name in documents.SECTIONS if name != "index"]
+    names = [name for name in make_results.SECTIONS if name not in ("index", "claims")]
     sections = "\n".join(f"<!-- table: {name} -->\n<!-- end -->" for name in names)
     document.write_text(f"# Prose\n\n{sections}\n\nMore prose.\n", encoding="utf-8")
     (tmp_path / "measured" / "operator_cpu").mkdir(parents=True)
     for suffix in (".json", ".md"):
         name = f"operator_cpu/operator_cost{suffix}"
         (tmp_path / "measured" / name).write_bytes((COMMITTED / name).read_bytes())
-    monkeypatch.setattr(documents, "RESULTS", tmp_path)
-    monkeypatch.setattr(documents, "DOCUMENTS", (document, tmp_path / "missing.md"))
+    monkeypatch.setattr(make_results, "RESULTS", tmp_path)
+    monkeypatch.setattr(make_results, "DOCUMENTS", (document, tmp_path / "missing.md"))
     return document
 
 
@@ -36,48 +36,48 @@ def test_committed_tables_and_pages_are_those_of_the_committed_results():
 
 
 def test_times_with_decays(project):
-    assert "`benchmarks/operator_cost.py --decay` measures it" in documents.SECTIONS["decays"]()
-    path = documents.RESULTS / "measured" / "operator_cpu" / "decay.json"
+    assert "`benchmarks/operator_cost.py --decay` measures it" in make_results.SECTIONS["decays"]()
+    path = make_results.RESULTS / "measured" / "operator_cpu" / "decay.json"
     path.touch()
     head = "| D | part | | ms |\n| --- | --- | --- | ---: |\n"
     rows = "".join(f"| 8 | forward | {name} | 1 |\n" for name in ("ours, no decay", "ours, a decay per head"))
     path.with_suffix(".md").write_text(marked(f"A machine; N = 8\n\n{head}{rows}"))
-    text = documents.SECTIONS["decays"]()
+    text = make_results.SECTIONS["decays"]()
     assert "no decay" not in text and "| 8 | forward | ours, a decay per head | 1 |\n\nA machine" in text
     assert "(../results/measured/operator_cpu/decay.png)" in text
 
 
 def test_tables_are_written_once_and_then_up_to_date(project):
-    assert renewed(documents.texts(), check=True) == [project]
-    assert renewed(documents.texts(), check=False) == [project]
-    assert renewed(documents.texts(), check=True) == []
+    assert renewed(make_results.texts(), check=True) == [project]
+    assert renewed(make_results.texts(), check=False) == [project]
+    assert renewed(make_results.texts(), check=True) == []
     text = project.read_text(encoding="utf-8")
     assert text.startswith("# Prose\n") and text.endswith("\nMore prose.\n")
     assert "| head width | faster from N |" in text
     assert "Not measured yet; `scripts/quickstart.sh` measures it." in text
     before = project.stat().st_mtime_ns
-    renewed(documents.texts(), check=False)
+    renewed(make_results.texts(), check=False)
     assert project.stat().st_mtime_ns == before
 
 
 def test_a_new_result_makes_its_table_stale(project):
-    renewed(documents.texts(), check=False)
-    path = documents.RESULTS / "measured" / "operator_cpu" / "operator_cost.md"
+    renewed(make_results.texts(), check=False)
+    path = make_results.RESULTS / "measured" / "operator_cpu" / "operator_cost.md"
     path.write_text(path.read_text().replace("| 16 |", "| 17 |"))
-    assert renewed(documents.texts(), check=True) == [project]
+    assert renewed(make_results.texts(), check=True) == [project]
 
 
 def test_an_edited_table_is_noticed(project):
-    renewed(documents.texts(), check=False)
+    renewed(make_results.texts(), check=False)
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("faster from N", "faster"), encoding="utf-8")
-    assert renewed(documents.texts(), check=True) == [project]
+    assert renewed(make_results.texts(), check=True) == [project]
 
 
 def test_unknown_table_is_a_users_error(project):
     project.write_text("<!-- table: nonsense -->\n<!-- end -->", encoding="utf-8")
     with pytest.raises(UserError, match="asks for table nonsense"):
-        renewed(documents.texts(), check=False)
+        renewed(make_results.texts(), check=False)
 
 
 def test_tables_of_the_long_stream_are_those_of_its_record():

@@ -9,8 +9,7 @@ import torch
 
 from lab.commands.average import average
 from lab.files import read_json
-from lab.run.checkpoint import read_checkpoint
-from lab.run.resuming import newest_whole
+from lab.run.checkpoint import newest_whole, read_checkpoint
 from tests.helpers.evil import Evil
 
 COMMAND = "scripts/lab.sh average"

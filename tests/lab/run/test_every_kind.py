@@ -10,9 +10,9 @@ from lab.run.checkpoint import read_checkpoint
 from lab.run.kinds import KINDS
 from lab.run.launch import Machines, free_port
 from lab.run.log import read_log
+from lab.run.plan import read_experiment
 from lab.run.process import run_fairseq
 from lab.run.recipe import fairseq_arguments
-from lab.run.settings import read_experiment
 from tests.helpers import tiny
 from tests.helpers.tiny import losses
 

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 
 from lab.errors import UserError
 from lab.files import ROOT
+from lab.run.launch import Machines
+from lab.run.plan import Request, planned, read_experiment
 from lab.run.recipe import (
     fairseq_arguments,
     fast_flags,
@@ -20,8 +22,6 @@ from lab.run.recipe import (
     shared_batch,
     shorter_warmup,
 )
-from lab.run.settings import read_experiment
-from lab.run.train import Machines, Request, planned
 from tests.helpers import forked
 
 CONFIGS = sorted(

@@ -11,9 +11,9 @@ import torch
 
 from lab.errors import UserError, explain
 from lab.files import run_lock, write_json
+from lab.run.checkpoint import find_resume_point, newest_whole
 from lab.run.folder import RunFolder, move_aside
-from lab.run.resuming import complete_save, find_resume_point, newest_whole
-from lab.run.train import is_finished
+from lab.run.train import complete_save, is_finished
 from tests.helpers.damages import DAMAGES
 
 TRAIN_LM = "scripts/train_lm.sh"

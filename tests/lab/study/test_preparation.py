@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from lab.data import scripts
 from lab.errors import UserError
 from lab.files import ROOT
 from lab.study import cli
@@ -37,10 +36,10 @@ def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, mo
     script.parent.mkdir()
     script.write_text(f"#!/bin/sh\n{ends}\n")
     script.chmod(0o755)
-    for module in ("data.scripts", "provenance"):
+    for module in ("study.cli", "provenance"):
         monkeypatch.setattr(f"lab.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
-        scripts.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+        cli.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
     assert capfd.readouterr().err == lines
 
 
@@ -63,8 +62,8 @@ def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
     )
     script.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
     script.chmod(0o755)
-    starts = f"from lab.data import scripts; scripts.ROOT = scripts.Path({str(tmp_path)!r})"
-    starts += "; scripts.run_script('waits.sh')"
+    starts = f"from lab.study import cli; cli.ROOT = cli.Path({str(tmp_path)!r})"
+    starts += "; cli.run_script('waits.sh')"
     command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
         child = os.pidfd_open(int(parent.stdout.readline()))

@@ -16,7 +16,7 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
-from lab.run import resuming
+from lab.run import train as trainer
 from lab.run.folder import LOG
 from lab.study import cli as study
 from lab.study import schedule, worker
@@ -100,14 +100,14 @@ def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
 
     def take_up():
         np.save(labels, np.roll(np.load(labels), 1))
-        resuming.take_up(cell.run, data, None)
+        trainer.take_up(cell.run, data, None)
 
     take_up()
     take_up()  # nothing was saved: it starts again
     begun = SimpleNamespace(groups={})
-    monkeypatch.setattr(resuming, "find_resume_point", lambda *unused: begun)
-    monkeypatch.setattr("lab.run.resuming.check_same_run", lambda *unused: None)
-    assert resuming.take_up(cell.run, data, None) is begun
+    monkeypatch.setattr(trainer, "find_resume_point", lambda *unused: begun)
+    monkeypatch.setattr("lab.run.train.check_same_run", lambda *unused: None)
+    assert trainer.take_up(cell.run, data, None) is begun
     with pytest.raises(UserError, match="run on other training data .* or choose another --out$"):
         take_up()
 
@@ -120,10 +120,10 @@ def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file
     (cell.folder / "train.log").write_text("of the first updates\n")
     state = {"model": {"x": torch.ones(1)}, "optimizer_history": [{"num_updates": 3}], "cfg": {"model": {}}}
     torch.save(state, cell.folder / "checkpoint_1_3.pt")
-    monkeypatch.setattr("lab.run.resuming.check_same_run", lambda *unused: None)
+    monkeypatch.setattr("lab.run.train.check_same_run", lambda *unused: None)
     with cell.run.lock():
         cell.run.begin()
-        assert resuming.take_up(cell.run, None, None).updates == 3
+        assert trainer.take_up(cell.run, None, None).updates == 3
     assert cell.run.log.read_text() == "of the first updates\n"
     [other] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out", flags=("--lr", "1"))
     with (
@@ -133,7 +133,7 @@ def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file
         other.run.begin()
     (cell.folder / "checkpoint_1_3.pt").write_text("damaged")
     with pytest.raises(UserError, match="no checkpoint in .* is whole .*move them away"):
-        resuming.take_up(cell.run, None, None)
+        trainer.take_up(cell.run, None, None)
 
 
 def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, tmp_path):
