@@ -30,6 +30,8 @@ ERRORS = 0.05
 """How often an interval may miss the effect."""
 SLACK = 1e3
 """A bound that holds by this factor says nothing of what it bounds."""
+ROUNDING = 1e-12
+"""A difference below this share of the figures is rounding."""
 
 Seeds = Mapping[int, float]
 """A figure by seed."""
@@ -124,6 +126,8 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
     effect, found = statistics.fmean(effects), interval(effects).widened(noise)
     if ratio:
         effect, found = math.exp(effect), Interval(math.exp(found.low), math.exp(found.high))
+    elif abs(effect) < ROUNDING * max(map(abs, ours)):
+        effect = 0.0
     words = f"{effect:.3g} ({_shown(found, len(seeds))}; {bound})"
     if len(seeds) < SEEDS:
         return Verdict(UNDECIDED, words)

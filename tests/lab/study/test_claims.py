@@ -161,6 +161,13 @@ def test_a_tie_by_quantisation_is_called_one():
     assert "tie" in verdict(RATIO, {"a": [0.5] * 3, "b": [0.5] * 3}).effect
 
 
+def test_differences_that_cancel_are_zero_not_rounding():
+    found = judge_pair(
+        {1: 90.1, 2: 90.3, 3: 90.2}, {1: 90.3, 2: 90.2, 3: 90.1}, Bound("at_least", 1), ratio=False
+    )
+    assert found.effect.startswith("0 (95 % interval")
+
+
 def test_a_loose_bound_is_called_one():
     found = verdict(
         {"difference": ["loss", "a", "b"], "at_most": 1e6}, {"a": [2e-6, 3e-6, 4e-6], "b": [1e-6] * 3}
