@@ -20,6 +20,7 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
+from conventions.plans import PLAN_WORDS
 from lab.console import Parser, count, run_command
 from lab.data.lra.tasks import SKYFORMER, TASKS
 from lab.files import ROOT
@@ -67,8 +68,6 @@ class TaskClassifier(LRAClassifier):
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
         """See `LanguageModel.settings`."""
-        from conventions.plans import PLAN_WORDS
-
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
         settings = {
             **(transnormer if architecture in PLAN_WORDS else {}),

@@ -24,6 +24,7 @@ import torch
 from benchmarks.models import TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark, training_cases
 from benchmarks.worker import measure_steps
+from conventions.plans import PLAN_WORDS
 from lab.console import Parser, count, run_command
 from lab.data.lra.tasks import STATE_SPACE
 from lab.data.prepared import identify
@@ -86,8 +87,6 @@ class TextClassifier(LRAClassifier):
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
         """See `LanguageModel.settings`."""
-        from conventions.plans import PLAN_WORDS
-
         return {
             **super().settings(architecture, size, length, positions),
             "arch": PRESET,

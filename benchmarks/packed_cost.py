@@ -29,6 +29,7 @@ from benchmarks.run import choose_device, write_tables
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from lab.console import Parser, add_device, count, run_command
+from lab.data.prepared import open_prepared
 from lab.files import BENCHMARKS, check_output, json_with, shown_path, write_json
 from lab.provenance import environment
 from lab.publish.tables import markdown_table, ran_on, spread
@@ -207,8 +208,6 @@ def _training(result: dict[str, Any]) -> str:
 
 def main() -> None:
     arguments = parse_arguments()
-    from lab.data.prepared import open_prepared
-
     device = choose_device(arguments.device)
     path = arguments.out / f"packed_cost_{device}.json"
     check_output(path, RESULT, beside=(".md",), makes_folder=True)

@@ -1,7 +1,7 @@
 """Break training runs in many ways and check that each resumes with the losses of an unbroken run.
 
-Process groups and parents are killed, at random times and at exact system calls; a second run is started in
-the folder; disks are full; checkpoints are damaged; runs of several processes, studies and data preparations
+Process groups and parents are killed, at random times and at exact system calls; a second run starts in
+the folder; disks fill up; checkpoints are damaged; runs of several processes, studies and data preparations
 are killed. Prints "survived n of m" for each kind and for all, and writes them to --out. The runs are small,
 on the CPU, and take some minutes.
 """

@@ -1,7 +1,7 @@
-"""Measure again the committed costs on a CPU that other sources than those of today have measured.
+"""Measure again the committed costs on a CPU whose sources have changed since.
 
-The most valuable come first, the language models of README's picture. What an interrupted command has
-measured stays; run it again to resume. The machine should do nothing else, and all code should be committed.
+The most valuable come first: the language models in README's picture. Run the command again to resume after
+an interruption. The machine should do nothing else, and all code should be committed.
 """
 
 import argparse

@@ -43,8 +43,7 @@ DOCUMENTS = (
 
 def renew(check: bool) -> list[Path]:
     """Regenerate stale pages and plots; with `check`, only report them."""
-    text = analysis.document(RESULTS / "analysis")
-    old = renewed({RESULTS / "analysis" / "README.md": text} if text else {}, check)
+    old = renewed(analysis.pages(RESULTS / "analysis"), check)
     for study in our_studies():
         old += publish(study, RESULTS / study.name, check)
     return old + renewed(texts(), check)  # the index links to the pages that are there

@@ -2,9 +2,9 @@
 
 Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that comes
 with Python, runs the study "quickstart", which trains transnormer_t1, transnormer_t2 and fairseq's
-transformer_lm with equal budgets and evaluates each, and lets the first one continue three prompts. On two
-cores or more the three train side by side. After an interruption the same command resumes; when everything is
-done it prints the table again.
+transformer_lm with equal budgets and evaluates each, and lets the first model continue three prompts. On two
+cores or more the models train side by side. Run the same command again to resume after an interruption; once
+everything is done it prints the table again.
 """
 
 import re
@@ -50,13 +50,13 @@ def parse(words: Sequence[str]) -> Namespace:
         dest="runs",
         type=Path,
         metavar="DIR",
-        help="where everything goes (default: runs/studies/quickstart in the project, "
+        help="folder of runs and results (default: runs/studies/quickstart in the project, "
         "runs/studies/quickstart-N with --updates N)",
     )
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="start over; runs of this command that are there move to DIR/earlier-N, nothing is removed",
+        help="start over; earlier runs of this command move to DIR/earlier-N, nothing is removed",
     )
     options = parser.parse_args(words)
     if options.runs is None:

@@ -7,11 +7,11 @@
     scripts/lab.sh figures bounds       gradients by the scores of a checkpoint, and their bounds
     scripts/lab.sh figures temperature  loss of LLN with fixed exponents
     scripts/lab.sh figures tradeoff     accuracy or loss against speed and memory
-    scripts/lab.sh figures report       README.md beside the figures
+    scripts/lab.sh figures report       pages (README.md) beside the figures
 
 scripts/study.sh analysis_runs trains the runs that they read. Each takes --help. A figure becomes
-SUBCOMMAND/NAME.json and .png in --out, by default runs/figures; --out results/analysis makes those of
-the project again. What is there with the same settings is not made again, other settings need another --out;
+SUBCOMMAND/NAME.json and .png in --out, by default runs/figures; --out results/analysis renews the figures of
+the project. A figure that exists with the same settings is not made again; other settings need another --out.
 --redraw makes the PNG from the JSON files alone.
 """
 
@@ -47,7 +47,7 @@ def _several(parser: Parser, redraw: bool, name: str, what: str) -> None:
 
 
 def _theory(parser: Parser, redraw: bool) -> None:
-    parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, with commas")
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, separated by commas")
     parser.add_argument(
         "--head-dim", type=count, default=64, metavar="N", help="width of a drawn head (default: %(default)s)"
     )
@@ -87,14 +87,14 @@ def _sequences(parser: Parser, redraw: bool, sequences: int = 16, may_mask: bool
         help="the prepared corpus of the training",
     )
     parser.add_argument(
-        "--split", default="valid", metavar="NAME", help="where sequences come from (default: %(default)s)"
+        "--split", default="valid", metavar="NAME", help="split of the sequences (default: %(default)s)"
     )
     parser.add_argument(
         "--sequences",
         type=count,
         default=sequences,
         metavar="N",
-        help="how many to analyse (default: %(default)s)",
+        help="number of sequences (default: %(default)s)",
     )
     parser.add_argument(
         "--length", type=count, metavar="N", help="tokens of a sequence (default: that of the training)"
@@ -116,7 +116,7 @@ def _training(parser: Parser, redraw: bool) -> None:
         type=count,
         default=20,
         metavar="N",
-        help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
+        help="at most N checkpoints of a run, evenly spaced, including the last (default: %(default)s)",
     )
     _sequences(parser, redraw)
 
@@ -159,13 +159,13 @@ def _tradeoff(parser: Parser, redraw: bool) -> None:
         "--speed",
         choices=("train", "infer"),
         default="train",
-        help="steps of training or of inference (default: %(default)s)",
+        help="speed of training or of inference (default: %(default)s)",
     )
     parser.add_argument(
         "--length",
         choices=("1K", "2K", "3K", "4K", "5K"),
         default="2K",
-        help="of the paper's speeds (default: %(default)s)",
+        help="length at which the paper measured speeds (default: %(default)s)",
     )
 
 
@@ -180,14 +180,14 @@ SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser, bool], None]]] = {
         _training,
     ),
     "gradients": (
-        "Relative deviation of gradients (R1), loss and loss scale, from logs of runs.",
+        "Relative deviation of gradients, loss and loss scale, from logs of runs.",
         _gradients,
     ),
     "bounds": ("The largest gradient by a score in each layer, and its bound.", _bounds),
-    "tradeoff": ("The paper's accuracies against its speeds, and ours where they are measured.", _tradeoff),
+    "tradeoff": ("The paper's accuracies against its speeds, and ours where we measured them.", _tradeoff),
     "temperature": ("The loss of LLN with fixed exponents, and with matched ones.", _temperature),
     "report": (
-        "Write README.md beside the figures: each with the paper's statement.",
+        "Write pages (README.md) of the figures: each with the paper's statement.",
         lambda parser, redraw: None,
     ),
 }
@@ -212,7 +212,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     if what != "report":
         parser.add_argument(
-            "--redraw", action="store_true", help="make the PNG again from the JSON files, nothing else"
+            "--redraw", action="store_true", help="only draw the PNG files again, from the JSON files"
         )
     options = parser.parse_args(words[1:])
     options.what = what

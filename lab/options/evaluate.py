@@ -15,50 +15,50 @@ STREAMS, SEGMENT = 1, 512
 EVAL_PPL = """\
 Perplexity of a trained language model on a prepared corpus, as fairseq-eval-lm computes it.
 
-Printed and written: loss in bits and nats per token, perplexity per token and per word (words of the raw
-text are separated by white space, plus one end-of-line per line), and the number of tokens counted.
-Evaluating no token at all is an error.
+Prints and writes the loss in bits and nats per token, the perplexity per token and per word (words of the
+raw text are separated by white space, and each end of a line counts as one), and the number of tokens.
+A split without tokens is an error.
 
-With --carry-state the split is read from end to end in segments, each with the state that the one before
-left: every token sees all earlier ones of its stream, however many. Perplexity, speed and memory by position
-then come as a table, in the JSON and as a plot beside it.
+With --carry-state the model reads the split from end to end in segments and carries its state from one to the
+next: every token sees all earlier tokens of its stream. Perplexity, speed and memory by position
+are printed as a table, written to the JSON and plotted beside it.
 """
 EVAL_MLM = """\
 Masked-LM perplexity of a pre-trained encoder.
 
-15 % of the tokens are masked as in training, the same ones for every encoder. The result is printed and
+15 % of the tokens are masked as in training, the same tokens for every encoder. The result is printed and
 written as JSON.
 """
 EVALUATE_LRA = """\
 Accuracy of a model of Long Range Arena.
 
-Every example counts, also those of an incomplete batch. The result, with preset, attention, updates, seed
-and the origin of the data, is printed and written as JSON.
+Every example counts, including those of an incomplete last batch. The result is printed and written as JSON,
+with preset, attention, updates, seed and the origin of the data.
 """
 EVAL_IMAGES = """\
 Bits per dimension of a model of images byte by byte, or accuracy of a Vision Transformer.
 
-Every byte counts but those that the training gave (--given-pixels). The result is printed and written as
-JSON.
+Every byte counts except those that training gave to the model (--given-pixels). The result is printed and
+written as JSON.
 """
 PREDICT = """\
-Predictions of a fine-tuned encoder for a file of its GLUE task.
+Predict with a fine-tuned encoder for a file of its GLUE task.
 
-If the file has labels, the task's metrics are printed as well.
+If the file has labels, the task's metrics are printed, too.
 """
 SAMPLE = """\
 Draw images from a model byte by byte, or complete the upper rows of test images.
 
-Writes a PNG grid and the array beside it (.npy, uint8 of shape (images, height, width, channels)). With
---complete each row of the grid has what was given, what the model made of it, and the original. An image
-depends on the seed and its number only, not on --batch-size. A model trained with --given-pixels has not
-learned the bytes at the start of an image: they are those of test images.
+Writes a grid of images as PNG and the array beside it (.npy, uint8 of shape (images, height, width,
+channels)). With --complete each row of the grid shows the given part, the completed image and the original.
+An image depends only on the seed and its number, not on --batch-size. A model trained with --given-pixels has
+not learned the bytes at the start of an image: they are taken from test images.
 """
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A command that evaluates one kind of model but language models.
+    """A command that evaluates one kind of model; language models have their own.
 
     `text` is its help, `checkpoint` and `data` the help of the arguments. Models of images know the data of
     their training.
@@ -75,20 +75,20 @@ EVALUATIONS = {
     "mlm": Evaluation(
         "scripts/lab.sh evaluate mlm",
         EVAL_MLM,
-        "of scripts/pretrain_roberta.sh",
-        "a folder written by data-prep/roberta.sh",
+        "written by scripts/pretrain_roberta.sh",
+        "a folder made by data-prep/roberta.sh",
     ),
     "lra": Evaluation(
         "scripts/lab.sh evaluate lra",
         EVALUATE_LRA,
-        "of scripts/lab.sh train lra; checkpoint_best.pt is the best on valid",
-        "the folder made by data-prep/lra.sh",
+        "written by scripts/lab.sh train lra; checkpoint_best.pt is the best on valid",
+        "a folder made by data-prep/lra.sh",
     ),
     "images": Evaluation(
         "scripts/lab.sh evaluate images",
         EVAL_IMAGES,
-        "of scripts/lab.sh train images or train vit; checkpoint_best.pt is the best on valid",
-        "made by data-prep/images.sh (default: the training's)",
+        "written by scripts/lab.sh train images or train vit; checkpoint_best.pt is the best on valid",
+        "a folder made by data-prep/images.sh (default: the training data)",
         of_images=True,
     ),
 }
@@ -102,7 +102,7 @@ def evaluation(words: Sequence[str], kind: str) -> Namespace:
     nargs = {"nargs": "?"} if command.of_images else {}
     parser.add_argument("data", type=Path, metavar="DATA", help=command.data, **nargs)
     if command.of_images:
-        text = "images at once (default: as in training)"
+        text = "images per batch (default: as in training)"
         parser.add_argument("--batch-size", type=count, metavar="N", help=text)
     add_splits(parser)
     add_gpus(parser)
@@ -118,7 +118,7 @@ def add_splits(parser: Parser, out: str = "<checkpoint>.<split>.json beside the 
         type=names,
         default="test",
         metavar="SPLIT",
-        help="train, valid or test, several with commas (default: test)",
+        help="train, valid or test, or several of them separated by commas (default: test)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help=f"where the JSON of one split goes (default: {out})"
@@ -152,17 +152,17 @@ def perplexity(words: Sequence[str]) -> Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="let every token see at least N earlier ones (slower; published figures often do)",
+        help="let every token see at least N earlier tokens (slower; published figures often do)",
     )
     options.add_argument(
         "--compile",
         action="store_true",
-        help="on a GPU: compile the model with torch.compile, which takes a minute first",
+        help="on a GPU: compile the model with torch.compile, which first takes a minute",
     )
     options.add_argument(
         "--carry-state",
         action="store_true",
-        help="read the split from end to end, states carried from segment to segment",
+        help="read the split from end to end and carry the state from segment to segment",
     )
     options.add_argument(
         "--streams",
@@ -194,7 +194,7 @@ def perplexity(words: Sequence[str]) -> Namespace:
         "data",
         type=Path,
         metavar="DATA",
-        help="a folder written by data-prep/ with the dictionary used in training",
+        help="a folder made by data-prep/ with the dictionary used in training",
     )
     given = parse_before_flags(parser, options, words)
     if not given.carry_state and (given.streams or given.segment or given.reset_at_documents):
@@ -215,10 +215,10 @@ def prediction(words: Sequence[str]) -> Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="what scripts/finetune_glue.sh has kept, such as .../CoLA/3e-05/seed1/checkpoint_best.pt; "
+        help="kept by scripts/finetune_glue.sh, such as .../CoLA/3e-05/seed1/checkpoint_best.pt; "
         "dictionary and tokeniser lie beside it",
     )
-    parser.add_argument("--task", required=True, help="the task it is fine-tuned for, such as CoLA")
+    parser.add_argument("--task", required=True, help="the task of the fine-tuning, such as CoLA")
     parser.add_argument(
         "--input",
         type=Path,
@@ -239,29 +239,33 @@ def prediction(words: Sequence[str]) -> Namespace:
 def drawing(words: Sequence[str]) -> Namespace:
     """The options of `sample`; UserError for a share or seed that is out of range."""
     parser = Parser("scripts/lab.sh sample", SAMPLE)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/lab.sh train images")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="written by scripts/lab.sh train images"
+    )
     parser.add_argument(
         "data",
         type=Path,
         nargs="?",
         metavar="DATA",
-        help="made by data-prep/images.sh, where test images are needed (default: the training's)",
+        help="a folder made by data-prep/images.sh, if test images are needed (default: the training data)",
     )
-    parser.add_argument("--count", type=count, default=64, metavar="N", help="images (default: %(default)s)")
+    parser.add_argument(
+        "--count", type=count, default=64, metavar="N", help="number of images (default: %(default)s)"
+    )
     parser.add_argument(
         "--complete",
         type=float,
         metavar="SHARE",
-        help="give this share of the rows of test images, rounded, such as 0.5 for the upper half",
+        help="complete test images of which this share of the rows is given, such as 0.5 for the upper half",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
     parser.add_argument(
-        "--batch-size", type=count, default=64, metavar="N", help="images at once (default: %(default)s)"
+        "--batch-size", type=count, default=64, metavar="N", help="images per batch (default: %(default)s)"
     )
     parser.add_argument(
         "--recompute",
         action="store_true",
-        help="run the whole prefix again for every byte instead of keeping a state, for comparison",
+        help="compute the whole prefix again for every byte instead of keeping a state, for comparison",
     )
     parser.add_argument(
         "--out",

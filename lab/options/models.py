@@ -9,14 +9,14 @@ from lab.console import Parser, count, parse_before_flags
 AVERAGE = """\
 Average the weights of checkpoints, as fairseq's own script does.
 
-The checkpoints are named one by one, or the last ones of a run are taken:
+Name the checkpoints one by one, or take the last ones of a run:
 
     scripts/lab.sh average --inputs A/checkpoint_1_9.pt B/checkpoint_1_9.pt --output average.pt
     scripts/lab.sh average --inputs RUN --num-update-checkpoints 5 --output RUN/average.pt
 
-The settings are those of the newest one. The result can be evaluated, exported and fine-tuned; no run
-resumes from it, as it has no optimizer state. The result, its evaluations and its model card name the
-averaged checkpoints.
+The average takes the settings of the newest checkpoint. You can evaluate, export and fine-tune it, but not
+resume from it, because it has no optimizer state. The average, its evaluations and its model card name the
+checkpoints that went into it.
 """
 OF_A_FOLDER = {
     "--num-update-checkpoints": "checkpoint_EPOCH_UPDATE.pt",
@@ -31,7 +31,8 @@ DIR then loads anywhere with torch and transformers, without fairseq and without
     AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)      # a language model
     AutoModelForMaskedLM.from_pretrained(DIR, trust_remote_code=True)      # an encoder
 
-Exported are models whose layers have the attentions softmax, elu, norm, diag, lln and lln_diag.
+Models with the attentions softmax, elu, norm, diag, lln, lln_diag, retention, lightning and gated can be
+exported.
 """
 IMPORT = """\
 Turn RoBERTa weights of transformers into a checkpoint from which this project's encoders start.
@@ -41,9 +42,9 @@ Turn RoBERTa weights of transformers into a checkpoint from which this project's
     scripts/pretrain_roberta.sh CONFIG DATA --finetune-from-model imported/lln/imported.pt
 
 HF is a folder with config.json and model.safetensors (or pytorch_model.bin, read by torch's safe loader).
-All weights are taken whose name and shape the encoder has: every one with roberta_softmax, which then
-computes the logits of transformers; what else there is starts at random, and the command says what.
-DIR/imported.pt is the checkpoint; the dictionary and the tokeniser lie beside it.
+The encoder takes every weight that fits one of its own in name and shape. roberta_softmax takes all of them
+and computes the logits of transformers. Other encoders initialise the rest at random, which the command
+lists. DIR/imported.pt is the checkpoint; the dictionary and the tokeniser lie beside it.
 """
 
 
@@ -51,9 +52,13 @@ def average(words: Sequence[str]) -> Namespace:
     """The options of `average`; UserError for those that exclude each other."""
     parser = Parser("scripts/lab.sh average", AVERAGE)
     parser.add_argument(
-        "--inputs", nargs="+", required=True, metavar="CHECKPOINT", help="two or more, or the folder of a run"
+        "--inputs",
+        nargs="+",
+        required=True,
+        metavar="CHECKPOINT",
+        help="two or more checkpoints, or the folder of a run",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the average goes")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the averaged checkpoint")
     last = parser.add_mutually_exclusive_group()
     for option, names in OF_A_FOLDER.items():
         last.add_argument(option, type=count, metavar="N", help=f"the last N of the folder's {names}")
@@ -61,7 +66,7 @@ def average(words: Sequence[str]) -> Namespace:
         "--checkpoint-upper-bound",
         type=count,
         metavar="M",
-        help="of a folder: leave out the checkpoints after this update, or epoch",
+        help="with the folder of a run: ignore the checkpoints after this update or epoch",
     )
     options = parser.parse_args(words)
     if options.checkpoint_upper_bound and not (
@@ -78,20 +83,22 @@ def export(words: Sequence[str]) -> Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="of fairseq-train, train_lm.sh, pretrain_roberta.sh or finetune_glue.sh",
+        help="written by fairseq-train, train_lm.sh, pretrain_roberta.sh or finetune_glue.sh",
     )
-    parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one exported before")
+    parser.add_argument(
+        "out", type=Path, metavar="DIR", help="a new folder, or an earlier export of the same checkpoint"
+    )
     parser.add_argument(
         "--head",
         metavar="NAME",
-        help="of an encoder: this classification head instead of the masked-LM head "
+        help="export an encoder with this classification head instead of the masked-LM head "
         "(AutoModelForSequenceClassification)",
     )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="FOLDER",
-        help="with dict.txt and the tokeniser (default: the checkpoint's folder, else its training data)",
+        help="folder with dict.txt and the tokeniser (default: the checkpoint's, else its training data)",
     )
     return parser.parse_args(words)
 
@@ -103,11 +110,9 @@ def import_hf(words: Sequence[str]) -> Namespace:
         "--arch", default="roberta_softmax", metavar="ARCH", help="the encoder (default: %(default)s)"
     )
     options.add_argument(
-        "--embeddings-only", action="store_true", help="take only the embeddings, of words and positions"
+        "--embeddings-only", action="store_true", help="take the embeddings of words and positions only"
     )
-    options.add_argument(
-        "--seed", type=int, default=1, help="of what starts at random (default: %(default)s)"
-    )
+    options.add_argument("--seed", type=int, default=1, help="of the random weights (default: %(default)s)")
     usage = "scripts/lab.sh import HF DATA DIR [options] [flags of ARCH ...]"
     parser = Parser("scripts/lab.sh import", IMPORT, parents=[options], usage=usage)
     parser.add_argument("source", type=Path, metavar="HF", help="folder with config.json and the weights")
@@ -115,7 +120,9 @@ def import_hf(words: Sequence[str]) -> Namespace:
         "data",
         type=Path,
         metavar="DATA",
-        help="folder of data-prep/roberta.sh with the dictionary of the weights (roberta-base's is gpt2)",
+        help="folder made by data-prep/roberta.sh with the dictionary of the weights (roberta-base: gpt2)",
     )
-    parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one imported before")
+    parser.add_argument(
+        "out", type=Path, metavar="DIR", help="a new folder, or an earlier import of the same weights"
+    )
     return parse_before_flags(parser, options, words)

@@ -20,7 +20,8 @@ BUNDLED = """\
 Prepare a small English corpus that needs no download: CPython's own language reference.
 
 Every CPython ships the reference as `pydoc_data.topics` (about 65,000 words, for `help("for")`).
-Its prose is cut into one document a section, each passage kept once, and split by document.
+Each section of its prose becomes a document, repeated passages are dropped, and the splits are made of whole
+documents.
 """
 WIKITEXT = """\
 Prepare WikiText-2 or WikiText-103 for fairseq: find or download, check, tokenise, binarise.
@@ -29,14 +30,14 @@ WIKITEXT_SOURCES = f"""
 The source is --from (a folder, or a zip), else --url, else ${URL_VARIABLE}, else
   wikitext-2     {archive_url(TEXTS["wikitext-2"])}
   wikitext-103   {archive_url(TEXTS["wikitext-103"])}
-which the corpus' first author keeps; the published address at s3.amazonaws.com is dead. Wherever
-the files come from, their word counts and checksums must be the published ones, or they are
-refused. If a download is interrupted, the same command resumes it.
+which the corpus's first author maintains; the published address at s3.amazonaws.com is dead. Files from
+any source must have the published word counts and checksums. Run the same command again to resume an
+interrupted download.
 """
 TEXT = """\
 Prepare a text of your own for language models: check, tokenise, binarise.
 
-The folder of --from holds train.txt, valid.txt and test.txt in UTF-8, each plain or packed as .gz. Every line
+The folder of --from holds train.txt, valid.txt and test.txt in UTF-8, each plain or as .gz. Every line
 becomes a row that ends with `</s>`; white space within a line becomes one space. By default the tokens are
 sentencepiece's, learnt from train.txt: a character without a piece of its own is spelt in bytes, so that no
 text has unknown tokens. docs/own_text.md shows what to do next.
@@ -44,42 +45,40 @@ text has unknown tokens. docs/own_text.md shows what to do next.
 ROBERTA = """\
 Prepare a text for pre-training RoBERTa models: check, cut into documents, tokenise, binarise.
 
-Documents are kept together, one empty line between them, as fairseq's masked_lm task wants them for
---sample-break-mode complete or complete_doc. Tokens are RoBERTa's (GPT-2's byte-level pairs and
-fairseq's dictionary: 50,265 entries with the mask, which fairseq adds), or sentencepiece's.
+Documents stay whole, with an empty line between them, as fairseq's masked_lm task expects for
+--sample-break-mode complete or complete_doc. The tokens are RoBERTa's (GPT-2's byte-level pairs and
+fairseq's dictionary: 50,265 entries with the mask, which fairseq adds) or sentencepiece's.
 """
 ROBERTA_CORPORA = """
 corpora:
-  wikitext-103-raw, wikitext-2-raw   WikiText before rare words became <unk>: what RoBERTa models of
-                                     the papers are trained on
-  wikitext-103, wikitext-2           WikiText as language models take it, with <unk>
-  text                               a text of your own, in the folder given with --from; an empty line
+  wikitext-103-raw, wikitext-2-raw   WikiText with its rare words, on which the papers train RoBERTa
+  wikitext-103, wikitext-2           WikiText with <unk> for rare words, as for language models
+  text                               your own text, in the folder given with --from; an empty line
                                      ends a document
-WikiText is downloaded unless --from or --url is given, and must be the published one. RoBERTa's
-vocabulary is downloaded to the folder gpt2_bpe beside --dest unless --gpt2-bpe is given, and checked,
-too. After an interruption, run the same command again; it continues.
+Without --from or --url the command downloads WikiText; without --gpt2-bpe it downloads RoBERTa's
+vocabulary to the folder gpt2_bpe beside --dest. It checks both against the published files. Run the same
+command again to resume after an interruption.
 """
 GLUE = """\
 Prepare GLUE tasks for fine-tuning RoBERTa models: check, encode with the model's tokeniser, binarise.
 
-FOLDER holds a folder a task with the files of the original download (train.tsv, dev.tsv, test.tsv;
-MNLI dev_matched.tsv …; .tsv.gz as well; MRPC also as msr_paraphrase_*.txt with dev_ids.tsv). Each
-task becomes a folder of --dest that fairseq's sentence_prediction task reads.
+FOLDER holds a folder for each task with the files of the original download (train.tsv, dev.tsv, test.tsv;
+MNLI dev_matched.tsv …; also .tsv.gz; MRPC also as msr_paraphrase_*.txt with dev_ids.tsv). Each
+task becomes a folder in --dest that fairseq's sentence_prediction task reads.
 """
 GLUE_TASKS = f"""
 tasks: {", ".join(TASKS)}
 
-A split with another number of examples than published is an error. With --partial any number will
-do, a missing dev split too, and samples are taken where train.tsv is missing (train.sample.json and
-dev.sample.json, else train.kshot.tsv and dev.kshot.tsv, all of them parts of the published train
-file); preparation.json then says "partial": true, and no result from it may be put beside a published
-one. Labels are classes in the order of label/dict.txt; STS-B's scores are divided by 5. A task that
-is ready is left as it is, so after an interruption the same command continues.
+Each split must have the published number of examples. --partial accepts any number and a missing dev split,
+and reads samples where train.tsv is missing (train.sample.json and dev.sample.json, else train.kshot.tsv and
+dev.kshot.tsv, all parts of the published train file); preparation.json then says "partial": true. Do not
+compare results on such data with published ones. Labels are classes in the order of label/dict.txt; STS-B's
+scores are divided by 5. Run the same command again to resume after an interruption: it skips finished tasks.
 """
 LRA = """\
 Prepare a task of the Long Range Arena for --task lra, from its original files or its generator.
 
-TASK is listops, text, retrieval, image, pathfinder, path-x, or all. The result is a folder of --dest:
+TASK is listops, text, retrieval, image, pathfinder, path-x, or all. The result is a folder in --dest:
 listops, text, retrieval (Skyformer's pipeline: bytes), listops-state-space, text-state-space,
 retrieval-state-space (--pipeline state-space: characters, an end token), listops-no-brackets, and
 image, pathfinder, path-x (pixels, for both pipelines).
@@ -92,17 +91,17 @@ image, pathfinder, path-x (pixels, for both pipelines).
 LRA_SOURCES = """
 --from takes the original archive (lra_release.gz for listops, retrieval, pathfinder, path-x;
 aclImdb_v1.tar.gz for text; cifar-10-binary.tar.gz for image), a folder with the unpacked files, or a
-folder with the archives. A folder that is ready is left as it is; after an interruption the same
-command resumes: generated data block by block, other data task by task.
+folder with the archives. A finished folder stays as it is. Run the same command again to resume after an
+interruption: generated data block by block, other data task by task.
 """
 IMAGES = """\
-Prepare images for --task pixels and image_classification: arrays mapped from the disk, and a JSON.
+Prepare images for --task pixels and image_classification: memory-mapped arrays and a JSON file.
 
-SET is digits (8 x 8, comes with scikit-learn, no download), mnist (a folder with the four idx files, packed
+SET is digits (8 x 8, part of scikit-learn, no download), mnist (a folder with the four idx files, compressed
 or not), cifar10 (cifar-10-binary.tar.gz or its folder) or dogs-vs-cats (kagglecatsanddogs_5340.zip or
-train.zip, or the folder of one of them; images that cannot be read are left out and named). valid is the last
-5,000 images of train (a tenth if there are fewer than 50,000), of digits 250, of Dogs vs Cats a fifth,
-which is also its test split.
+train.zip, or the folder of one of them; the command skips and lists unreadable images). valid is the last
+5,000 images of train (a tenth if there are fewer than 50,000); for digits 250 images, for Dogs vs Cats a
+fifth, which is also its test split.
 
     data-prep/images.sh digits --dest data/images/digits
     data-prep/images.sh mnist --from ~/Downloads --dest data/images/mnist
@@ -110,15 +109,15 @@ which is also its test split.
 ADDRESSES = """\
 Ask whether the corpora's addresses still answer; nothing is downloaded.
 
-One line per address of data-prep/sources.json: ok, CHANGED (another size than published) or DEAD, and
-what to do then. The exit code is 0 only if all are ok.
+Prints a line per address of data-prep/sources.json: ok, CHANGED (not the published size) or DEAD, and
+what to do. The exit code is 0 only if all are ok.
 """
 
 
 def add_dest(parser: Parser) -> None:
     """--dest, the same for every command."""
     parser.add_argument(
-        "--dest", type=_absolute, required=True, metavar="FOLDER", help="where the result goes"
+        "--dest", type=_absolute, required=True, metavar="FOLDER", help="folder of the result"
     )
 
 
@@ -135,13 +134,13 @@ def add_places(parser: Parser, files: str) -> None:
         dest="source",
         type=Path,
         metavar="PATH",
-        help=f"folder with {files}, each plain or packed as .gz; or the zip as published",
+        help=f"folder with {files}, each plain or as .gz; or the published zip",
     )
-    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
+    source.add_argument("--url", help="address of the zip, which is downloaded beside --dest")
     parser.add_argument(
         "--allow-unverified",
         action="store_true",
-        help="only warn where the counts or checksums of WikiText are not the published ones",
+        help="warn instead of refusing when counts or checksums of WikiText differ from the published ones",
     )
 
 
@@ -157,13 +156,13 @@ def read_with_tokenizer(parser: Parser, words: Sequence[str], usual: str) -> Nam
         type=count,
         metavar="N",
         help=f"size of fairseq's dictionary with sentencepiece (default {VOCABULARY}); "
-        "words always take all words of the train split",
+        "--tokenizer words takes all words of the train split",
     )
     parser.add_argument(
         "--vocabulary-from",
         type=Path,
         metavar="FOLDER",
-        help="use the vocabulary of this prepared folder, so that its models can read the result",
+        help="use the vocabulary of this prepared folder, whose models can then read the result",
     )
     arguments = parser.parse_args(words)
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
@@ -202,7 +201,7 @@ def text(words: Sequence[str]) -> Namespace:
     """The options of `prepare text`."""
     parser = Parser("data-prep/text.sh", TEXT)
     parser.add_argument(
-        "--from", dest="source", type=Path, required=True, metavar="FOLDER", help="folder of the text"
+        "--from", dest="source", type=Path, required=True, metavar="FOLDER", help="folder with the text"
     )
     add_dest(parser)
     parser.set_defaults(corpus=OWN_TEXT, url=None, allow_unverified=False)
@@ -246,7 +245,9 @@ def roberta(words: Sequence[str]) -> Namespace:
 def glue(words: Sequence[str]) -> Namespace:
     """The options of `prepare glue`."""
     parser = Parser("data-prep/glue.sh", GLUE, epilog=GLUE_TASKS)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the original files, a folder a task")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="the original files, a folder for each task"
+    )
     parser.add_argument(
         "--tokenizer-from",
         required=True,
@@ -259,7 +260,7 @@ def glue(words: Sequence[str]) -> Namespace:
         "--task",
         action="append",
         metavar="TASK",
-        help="only this one; may be repeated (default: all tasks that FOLDER holds)",
+        help="prepare this task only; may be repeated (default: all tasks in FOLDER)",
     )
     parser.add_argument(
         "--partial", action="store_true", help="accept parts and samples of the published files"
@@ -274,16 +275,18 @@ def lra(words: Sequence[str]) -> Namespace:
         "task", metavar="TASK", help="listops, text, retrieval, image, pathfinder, path-x, all"
     )
     origin = parser.add_mutually_exclusive_group(required=True)
-    origin.add_argument("--from", dest="source", type=Path, metavar="PATH", help="archive or folder (below)")
-    origin.add_argument("--url", metavar="URL", help="address of the archive, kept in FOLDER/downloads")
     origin.add_argument(
-        "--generate", action="store_true", help="listops, pathfinder and path-x need no files"
+        "--from", dest="source", type=Path, metavar="PATH", help="archive or folder (see below)"
+    )
+    origin.add_argument("--url", metavar="URL", help="address of the archive, downloaded to FOLDER/downloads")
+    origin.add_argument(
+        "--generate", action="store_true", help="generate listops, pathfinder or path-x, without files"
     )
     add_dest(parser)
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="take other files than the whole published ones, such as a sample; every record then says so",
+        help="accept other files than the whole published ones, such as a sample; every record then says so",
     )
     parser.add_argument(
         "--pipeline", choices=PIPELINES, default=SKYFORMER, help="tokens (default: %(default)s)"
@@ -292,7 +295,7 @@ def lra(words: Sequence[str]) -> Namespace:
         "--listops-drop-close-brackets",
         action="store_false",
         dest="close_brackets",
-        help="leave `]` out as Skyformer's data does; the expressions then have no value any more",
+        help="leave `]` out as Skyformer's data does; the expressions then no longer have a value",
     )
     parser.add_argument(
         "--valid-fraction",
@@ -305,27 +308,27 @@ def lra(words: Sequence[str]) -> Namespace:
         "--length",
         type=count,
         metavar="N",
-        help="cut text's reviews after N bytes or characters; the folder is then text-N (default: the "
+        help="cut text's reviews after N bytes or characters, into the folder text-N (default: the "
         "benchmark's 4,000, state-space 4,096)",
     )
     parser.add_argument(
         "--seed", type=int, default=42, help="of generators and splits (default: %(default)s)"
     )
     parser.add_argument(
-        "--examples", type=int, metavar="N", help="how many to generate (default: as many as published)"
+        "--examples", type=int, metavar="N", help="examples to generate (default: as many as published)"
     )
     parser.add_argument(
         "--processes",
         type=int,
         default=usable_cores(),
         metavar="N",
-        help="of the generators; they change nothing but the time (default: one per core)",
+        help="processes of the generators, which only change the time (default: one per core)",
     )
     parser.add_argument(
         "--skip-empty-images",
         action="store_true",
         dest="skip_empty",
-        help="leave zero-byte images of Pathfinder out",
+        help="skip zero-byte images of Pathfinder",
     )
     return parser.parse_args(words)
 
@@ -339,15 +342,15 @@ def images(words: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="take other files than the original ones, such as a sample; every table then says so",
+        help="accept files that are not the original ones, such as a sample; every table then says so",
     )
     parser.add_argument("--grey", action="store_true", help="one channel instead of three")
     parser.add_argument(
         "--size",
         type=count,
         metavar="PIXELS",
-        help="side of the images: of dogs-vs-cats any (default: 224), of the others a divisor of theirs, "
-        "whose squares become their means",
+        help="side of the images: any for dogs-vs-cats (default: 224), for the others a divisor of "
+        "theirs (each square becomes its mean)",
     )
     options = parser.parse_args(words)
     if options.source is not None and not options.source.exists():

@@ -8,9 +8,9 @@ from lab.console import Parser
 RESULTS = """\
 Bring the documents up to date with the committed results: pages of studies and of analyses, the index.
 
-The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables
-live between two comments in results/README.md, README.md or docs/; what is between them is replaced, the
-prose around them is left alone. A benchmark writes its own tables beside its JSON file.
+A study has its page in results/STUDY/README.md, the analyses have theirs in results/analysis/. Other tables
+live between two comments in results/README.md, README.md or docs/; the command replaces what stands between
+them and leaves the prose around them alone. A benchmark writes its own tables beside its JSON file.
 """
 
 

@@ -12,33 +12,32 @@ from lab.run.launch import LAUNCHERS
 from lab.run.recipe import OF_TRAINING, check_owned, compose_experiment
 
 HOW = """\
-The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
-it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
-command again resumes from the newest whole checkpoint; a finished run is left as it is.
+The command turns the YAML into a plain fairseq-train command and prints it; flags of fairseq-train at the end
+override the YAML. --update-freq keeps the YAML's effective batch on any number of GPUs. Run the same command
+again to resume from the newest whole checkpoint; a finished run stays as it is.
 """
-ROBERTA = "The tokeniser is copied next to the checkpoints, for scripts/finetune_glue.sh.\n"
+ROBERTA = "It copies the tokeniser next to the checkpoints, for scripts/finetune_glue.sh.\n"
 LRA = """
-With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
+The fairseq-train flag --encoder-attention PLAN chooses the attention: a mechanism for every layer, such as
 lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
 lra_state_space). checkpoint_best.pt is the best on valid; run.json records preset, attention, updates, seed
-and where the data come from.
+and the origin of the data.
 """
 IMAGES = """
-With --decoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-Losses in the log are bits per dimension; checkpoint_best.pt is the best on valid.
+The fairseq-train flag --decoder-attention PLAN replaces the YAML's attention. Losses in the log are bits per
+dimension; checkpoint_best.pt is the best on valid.
 """
 VIT = """
-With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-The log has loss in bits and accuracy in percent; checkpoint_best.pt has the best accuracy on valid.
+The fairseq-train flag --encoder-attention PLAN replaces the YAML's attention. The log has loss in bits and
+accuracy in percent; checkpoint_best.pt has the best accuracy on valid.
 """
 FINETUNE = """\
 Fine-tune an encoder on GLUE: every task, learning rate and seed, and a table next to the papers'.
 
-The best learning rate of each task is the one with the best mean over the seeds on the dev set, as in the
-papers. This is the study configs/studies/glue.yaml from the checkpoint that is named: --out gets a record
-for each run and README.md with the table; the weights of each task's best run are kept. After an
-interruption, even a kill, run the same command again: finished runs are skipped, the others resume from
-their last epoch.
+The best learning rate of each task has the best mean over the seeds on the dev set, as in the papers. The
+command runs the study configs/studies/glue.yaml from this checkpoint: it writes a record for each run and
+README.md with the table into --out and keeps the weights of each task's best run. After an interruption,
+even a kill, run it again: it skips finished runs and resumes the others from their last epoch.
 """
 
 
@@ -46,8 +45,8 @@ their last epoch.
 class Command:
     """The help of a kind.
 
-    `name` is the command, `about` its first line, `example` a YAML, `data` what prepares its data, `runs`
-    where its runs go, and `more` what others have not.
+    `name` is the command, `about` its first line, `example` a YAML, `data` the command that prepares its
+    data, `runs` the folder of its runs, and `more` a paragraph that only this kind has.
     """
 
     name: str
@@ -104,8 +103,8 @@ def add_machines(options: Parser) -> None:
     options.add_argument(
         "--launcher",
         choices=tuple(LAUNCHERS),
-        help="what starts the processes: spawn, this command itself; torchrun; slurm, that is srun (default: "
-        "the one that has started this command, else spawn; docs/cluster.md)",
+        help="what starts the processes: this command (spawn), torchrun, or srun (slurm); default: the "
+        "launcher that started this command, else spawn (docs/cluster.md)",
     )
     options.add_argument(
         "--gpus",
@@ -140,13 +139,12 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
         "--save-dir",
         type=Path,
         metavar="DIR",
-        help=f"where everything goes (default: {command.runs} in the project)",
+        help=f"folder of the run (default: {command.runs} in the project)",
     )
     options.add_argument(
         "--fresh",
         action="store_true",
-        help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
-        "and nothing is removed",
+        help="start at update 1; checkpoints, log and curves in DIR move to DIR/earlier-N",
     )
     options.add_argument(
         "--allow-changed",
@@ -158,8 +156,8 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
     options.add_argument(
         "--fast",
         action="store_true",
-        help="a fused Adam; on GPUs also bf16 and, for language models and RoBERTa encoders, a compiled "
-        "model (flags of your own replace them)",
+        help="use a fused Adam; on GPUs also bf16 and, for language models and RoBERTa encoders, a compiled "
+        "model (your own flags take precedence)",
     )
     options.add_argument(
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
@@ -168,13 +166,13 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
         options.add_argument(
             "--carry-state",
             action="store_true",
-            help="train on consecutive text: each batch starts with the states that the one before has left",
+            help="train on consecutive text: each batch starts with the states at the end of the last one",
         )
         options.add_argument(
             "--plan",
             action="store_true",
-            help="train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
-            "paper's row beside it (with --dry-run: only what is known without training)",
+            help="train 20 updates, print the cost of the whole run (tokens, hours, memory) beside the "
+            "paper's row, and stop; with --dry-run, print what is known without training",
         )
     usage = f"{command.name} CONFIG [DATA] [options] [fairseq-train flags ...]"
     text = f"{command.about}\n\n{HOW}{command.more}"
@@ -213,25 +211,25 @@ def finetuning(words: Sequence[str]) -> Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="of scripts/pretrain_roberta.sh, or of fairseq's RoBERTa",
+        help="written by scripts/pretrain_roberta.sh, or fairseq's RoBERTa",
     )
     parser.add_argument(
         "--task",
         default="all",
         metavar="TASKS",
-        help=f"{', '.join(TASKS)}, several with commas, or all that are prepared (default: all)",
+        help=f"some of {', '.join(TASKS)}, separated by commas, or all that are prepared (default: all)",
     )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="written by data-prep/glue.sh with the encoder's tokeniser (default: data/glue)",
+        help="made by data-prep/glue.sh with the encoder's tokeniser (default: data/glue)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="where runs and results go (default: glue/<checkpoint> beside the checkpoint)",
+        help="folder of runs and results (default: glue/<checkpoint> beside the checkpoint)",
     )
     parser.add_argument(
         "--lr",

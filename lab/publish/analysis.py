@@ -1,4 +1,4 @@
-"""From the JSON file of an analysis to its PNG, and the document of all figures.
+"""From the JSON file of an analysis to its PNG, and the pages of all figures.
 
 A record holds `panels`, each of one `kind`:
 
@@ -17,6 +17,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ from lab.publish.plots import (
     save_figure,
     tint,
 )
-from lab.publish.tables import markdown_table, where
-from lab.verdicts import CONTRADICTED
+from lab.publish.tables import grouped, markdown_table, where
+from lab.verdicts import CONFIRMED, CONTRADICTED
 
 GREY = "#777777"
 WIDTH, HEIGHT, ALONE = 5.2, 4.2, 7.0  # inches of a panel, and the width of one alone; a map is square
@@ -56,13 +57,23 @@ HEAD = """# What attention does
 
 Do gradients, entropy and locality of attention behave as the papers say?
 """
-MADE = """Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024).
-`scripts/lab.sh figures` makes them; `scripts/lab.sh figures report` writes this page from their
-JSON files, which hold settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md)
-defines each figure and says where the papers leave a choice. The studies
-[analysis_runs](../analysis_runs/README.md) and [analysis_encoders](../analysis_encoders/README.md)
-trained the models behind the figures; all of them have learned more than token frequencies.
+MADE = """Figures of TransNormer (Qin et al. 2022) and Linear Log-Normal attention (LLN, Nahshan et al. 2024).
+`scripts/lab.sh figures` makes them, each with a JSON file that holds settings, seeds, series and tests;
+`scripts/lab.sh figures report` writes these pages. [docs/analysis.md](../../docs/analysis.md) defines each
+figure and says where the papers leave a choice. The studies [analysis_runs](../analysis_runs/README.md) and
+[analysis_encoders](../analysis_encoders/README.md) trained the models behind the figures; all of them have
+learned more than token frequencies.
 """
+TITLES = {
+    "theory": "Figures and checks that need no model",
+    "gradients": "Gradients and loss in training",
+    "bounds": "Gradients by the scores of a trained model",
+    "tradeoff": "Quality against speed",
+    "attention": "Attention of trained models",
+    "training": "Attention in the course of training",
+    "temperature": "LLN with fixed exponents",
+}
+"""Of the page of each subcommand's figures."""
 
 
 def write_figure(path: Path) -> bool:
@@ -206,42 +217,73 @@ def _map(axis: Axes, panel: Panel) -> None:
 
 
 def write_report(folder: Path) -> None:
-    """Write README.md of all figures in `folder`, from their JSON files."""
+    """Write the pages of all figures in `folder`, from their JSON files."""
     check_output(folder / "README.md", is_generated, makes_folder=True)
-    text = document(folder)
-    if not text:
+    texts = pages(folder)
+    if not texts:
         raise UserError(
             f"{shown_path(folder)} holds no figure; scripts/lab.sh figures theory makes the first ones"
         )
-    write_atomically(folder / "README.md", text.encode())
-    print(f"written: {shown_path(folder / 'README.md')}")
+    for page, text in texts.items():
+        check_output(page, is_generated)
+        write_atomically(page, text.encode())
+        print(f"written: {shown_path(page)}")
 
 
-def document(folder: Path) -> str:
-    """The whole text in the order of `statements.csv`; empty if `folder` holds no figure."""
+def pages(folder: Path) -> dict[Path, str]:
+    """The text of README.md in `folder` and in each of its folders with figures; empty without figures."""
+    found = figures_in(folder)
+    if not found:
+        return {}
+    texts = {
+        folder / "README.md": marked(
+            "\n".join([HEAD, answer([one.record for one in found]), index(found), MADE])
+        )
+    }
+    for part, figures in grouped(found, lambda one: one.folder).items():
+        head = f"# {TITLES[part]}\n\n[All figures](../README.md)\n"
+        texts[folder / part / "README.md"] = marked("\n".join([head, *map(section, figures)]))
+    return texts
+
+
+@dataclass(frozen=True)
+class Made:
+    """A figure in its `folder`: the row of `statements.csv` that it is about, and its JSON file."""
+
+    folder: str
+    name: str
+    row: dict[str, str]
+    record: dict[str, Any]
+
+
+def figures_in(folder: Path) -> list[Made]:
+    """The figures of all its folders, in the order of `statements.csv`."""
     names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))
-    found: dict[str, tuple[dict[str, str], dict[str, Any]]] = {}
+    found: dict[str, Made] = {}
     for row in statements():
         for name in fnmatch.filter(names, row["figure"]):
-            found.setdefault(name, (row, read_json(folder / f"{name}.json")))
-    if not found:
-        return ""
-    parts = [section(name, row, record) for name, (row, record) in found.items()]
-    return marked("\n".join([HEAD, answer([record for _, record in found.values()]), MADE, *parts]))
+            if name not in found:
+                found[name] = Made(*name.split("/"), row, read_json(folder / f"{name}.json"))
+    return list(found.values())
 
 
 def answer(records: Sequence[dict[str, Any]]) -> str:
-    """How many statements came to which verdict, and the figures with those that are contradicted."""
-    checks = [(record["title"], one) for record in records for one in record.get("checks", [])]
-    counts = Counter(one["verdict"] for _, one in checks)
+    """How many statements came to which verdict."""
+    counts = Counter(one["verdict"] for record in records for one in record.get("checks", []))
     counted = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    contradicted: dict[str, list[str]] = {}
-    for title, one in checks:
-        if one["verdict"] == CONTRADICTED:
-            contradicted.setdefault(title, []).append(one["statement"])
-    lines = [f"* [{title}](#{anchor(title)}): {'; '.join(said)}" for title, said in contradicted.items()]
-    listed = ["", "Contradicted are:", "", *lines] if lines else []
-    return "\n".join([f"Statements tested: {counted}.", *listed, ""])
+    return f"Statements tested: {counted}.\n"
+
+
+def index(figures: Sequence[Made]) -> str:
+    """A table with a row for each figure: its page, how many statements hold, and which are contradicted."""
+    rows = []
+    for one in figures:
+        checks, title = one.record.get("checks", []), one.record["title"]
+        confirmed = sum(check["verdict"] == CONFIRMED for check in checks)
+        refuted = "; ".join(check["statement"] for check in checks if check["verdict"] == CONTRADICTED)
+        link = f"[{title}]({one.folder}/README.md#{anchor(title)})"
+        rows.append([one.row["source"], link, f"{confirmed} of {len(checks)}" if checks else "", refuted])
+    return markdown_table(["paper", "figure", "confirmed", "contradicted"], rows, figures=False) + "\n"
 
 
 def anchor(title: str) -> str:
@@ -249,23 +291,24 @@ def anchor(title: str) -> str:
     return re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
 
 
-def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
+def section(one: Made) -> str:
     """One figure: the paper's statement, the picture, the tests, and where it was made."""
+    row, record = one.row, one.record
     span = " to ".join(value for value in (row["low"], row["high"]) if value)
     said = row["statement"] + (f" ({span})" if span else "")
     lines = [f"## {record['title']}", "", f"**{row['source']}:** {said}", ""]
     if row["asks"]:
-        lines += [f"![{row['asks']}]({name}.png)", ""]
+        lines += [f"![{row['asks']}]({one.name}.png)", ""]
     lines += [record["note"], ""]
     if "training" in record:
         lines += [trained(record["training"]), ""]
     if record.get("checks"):
         columns = ("statement", "expected", "measured", "verdict")
-        rows = [tuple(one[key] for key in columns) for one in record["checks"]]
+        rows = [tuple(check[key] for key in columns) for check in record["checks"]]
         lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
     command = re.sub(r"^(studies\.analyse|scripts/analyse\.sh)", "scripts/lab.sh figures", record["command"])
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
-    return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])
+    return "\n".join([*lines, f"<sub>{made}; [JSON]({one.name}.json)</sub>", ""])
 
 
 def trained(training: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """An experiment that a YAML declares: its cells trained and measured once each, tables, verdicts, plots.
 
-STUDY is a name of configs/studies or a YAML of your own (docs/studies.md). Each cell leaves a record
+STUDY is a name in configs/studies or your own YAML (docs/studies.md). Each cell writes a record
 seedN.json below --out, and the command writes README.md there: tables, verdicts on the papers' claims and
-pictures. Running it again skips what is finished and resumes the rest, even after a kill.
+pictures. Run it again to resume, even after a kill: it skips finished cells.
 
   scripts/study.sh --list                          every study: cells done, and the time the rest takes
   scripts/study.sh copy --help                     the axes of one
@@ -62,33 +62,37 @@ def parser_of(study: Study | None) -> Parser:
     """The command line; with a study its axes are options."""
     text = __doc__ if study is None else f"{study.about}\n\n{shown_path(study.path)}"
     parser = Parser(COMMAND, text, usage=f"{COMMAND} STUDY [options] [-- fairseq-train flags ...]")
-    parser.add_argument("study", metavar="STUDY", nargs="?", help="a name of configs/studies, or a YAML")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="a name in configs/studies, or a YAML")
     parser.add_argument("--list", action="store_true", help="show every study: cells done, time left")
     parser.add_argument("--status", action="store_true", help="show every cell, and stop")
     parser.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
-    parser.add_argument("--seeds", type=count, metavar="N", help="seeds, counted up from that of the YAML")
     parser.add_argument(
-        "--jobs", type=count, metavar="N", help="cells side by side (default: one per GPU, or 1)"
+        "--seeds", type=count, metavar="N", help="number of seeds, counted up from the YAML's"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="runs and results (default: runs/studies/STUDY)"
+        "--jobs", type=count, metavar="N", help="cells in parallel (default: one per GPU, or 1)"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="prepared data (default: those of the YAMLs)"
+        "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/studies/STUDY)"
     )
     parser.add_argument(
-        "--source", type=Path, metavar="PATH", help="raw data to prepare from, in place of a download"
+        "--data", type=Path, metavar="DIR", help="prepared data (default: named by the YAMLs)"
+    )
+    parser.add_argument(
+        "--source", type=Path, metavar="PATH", help="raw data to prepare from, instead of a download"
     )
     if study is None or study.start:
         parser.add_argument(
             "--start",
             type=Path,
             metavar="CHECKPOINT",
-            help="from which a study that fine-tunes starts",
+            help="the checkpoint that a fine-tuning study starts from",
         )
     for name, axis in study.axes.items() if study else ():
         known = ", ".join(axis.usual)
-        parser.add_argument(f"--{name}", type=names, metavar="NAMES", help=f"with commas (default: {known})")
+        parser.add_argument(
+            f"--{name}", type=names, metavar="NAMES", help=f"choices, separated by commas (default: {known})"
+        )
     return parser
 
 

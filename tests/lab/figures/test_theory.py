@@ -6,7 +6,7 @@ import pytest
 
 from lab.figures import analyse
 from lab.figures.analyse import THEORY
-from lab.publish.analysis import document
+from lab.publish.analysis import pages
 from tests.helpers import commands
 
 SMALL = ("--length", 64, "--head-dim", 8)
@@ -69,11 +69,14 @@ def test_homogeneous_kernels_do_not_depend_on_the_temperature(out):
     assert checks(out, "kernels")["homogeneous kernels: H and γ against τ"]
 
 
-def test_document_shows_every_figure_once(out):
-    text = document(out)
+def test_pages_show_every_figure_once(out):
+    texts = pages(out)
+    index, theory = texts[out / "README.md"], texts[out / "theory" / "README.md"]
     for name in THEORY:
-        assert text.count(f"(theory/{name}.png)") == 1
-    assert "LLN, Fig. 2:" in text
+        assert theory.count(f"({name}.png)") == 1
+    assert "LLN, Fig. 2:" in theory
+    assert index.count("](theory/README.md#") == len(THEORY)
+    assert "| 5 of 6 | (59): \\|∂L/∂s\\| ≤ √n c1 c2/4 |" in index
 
 
 @pytest.mark.parametrize(
