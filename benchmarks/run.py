@@ -110,20 +110,7 @@ class CostBenchmark:
         parser.add_argument(
             "--restart", action="store_true", help="measure everything again instead of resuming from --out"
         )
-        parser.add_argument(
-            "--time-limit",
-            type=positive,
-            default=self.time_limit,
-            metavar="S",
-            help="seconds a process may take before it is ended and becomes a row (default "
-            "%(default)s); after a fifth of it no further step is timed",
-        )
-        parser.add_argument(
-            "--memory-limit-gib",
-            type=positive,
-            metavar="GIB",
-            help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
-        )
+        self.add_limits(parser)
         parser.add_argument(
             "--uncommitted",
             action="store_true",
@@ -143,6 +130,23 @@ class CostBenchmark:
         if complaint := self.complaint(arguments):
             parser.error(complaint)
         return arguments
+
+    def add_limits(self, parser: Parser) -> None:
+        """The options that limit a process."""
+        parser.add_argument(
+            "--time-limit",
+            type=positive,
+            default=self.time_limit,
+            metavar="S",
+            help="seconds a process may take before it is ended and becomes a row (default "
+            "%(default)s); after a fifth of it no further step is timed",
+        )
+        parser.add_argument(
+            "--memory-limit-gib",
+            type=positive,
+            metavar="GIB",
+            help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
+        )
 
     def settings(self, arguments: argparse.Namespace) -> Settings:
         """What is measured by the command line."""

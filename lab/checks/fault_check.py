@@ -1,9 +1,9 @@
 """Break training runs in many ways and check that each resumes with the losses of an unbroken run.
 
-Process groups and parents are killed, at random times and at exact system calls; a second run starts in
-the folder; disks fill up; checkpoints are damaged; runs of several processes, studies and data preparations
-are killed. Prints "survived n of m" for each kind and for all, and writes them to --out. The runs are small,
-on the CPU, and take some minutes.
+It kills process groups and parents at random times and at exact system calls, starts a second run in the
+folder, fills disks, damages checkpoints, and kills runs of several processes, studies and data preparations.
+Prints "survived n of m" for each kind of fault and for all, and writes the figures to --out. The runs are
+small, on the CPU, and take some minutes.
 """
 
 import argparse

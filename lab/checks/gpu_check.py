@@ -3,19 +3,31 @@
     scripts/lab.sh check gpu correctness --out DIR
     scripts/lab.sh check gpu speed --out DIR
 
-correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), then side by side info,
-tests (those of the CUDA kernels), triton (of the Triton kernels), models (every attention beside itself on a
-CPU; every architecture trains in fp16 and bf16; the Triton kernels of the loss), memcheck and racecheck
-(compute-sanitizer over one forward and backward pass). speed: anchor (flash-linear-attention's shapes, of
-which Helion publishes times), operator, lm and roberta (training cost in bf16), loss (over up to 267,744
-words), train-transnormer_t1 and train-transformer_lm (500 updates at the size of WikiText-103's models, and
-the hours that its 100,000 updates would take).
+The parts of correctness, all but the first in parallel:
 
-Every part has a log in DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A part
-that fails or takes too long does not stop the next one; a part in which nothing ran has failed. The command
-ends after ten minutes with exit code 75 if parts are left: the same command then runs these, and those that
-failed. PYTHON names the interpreter (default: .venv's, else python3); it needs torch, setuptools, pytest
-and hypothesis, models also fairseq. Nothing is downloaded.
+    kernels     use kernels built elsewhere if they fit, else build them for this GPU
+    info        list the backends and test each of them
+    tests       run the tests of the CUDA kernels
+    triton      run the tests of the Triton kernels
+    models      compare every attention with itself on a CPU, train every architecture in fp16 and bf16,
+                check the Triton kernels of the loss
+    memcheck    watch one forward and backward pass with compute-sanitizer
+    racecheck   the same, for races
+
+The parts of speed:
+
+    anchor      flash-linear-attention's shapes, for which Helion publishes times
+    operator    the operator by length
+    lm, roberta training cost in bf16
+    loss        the loss over up to 267,744 words
+    train-transnormer_t1, train-transformer_lm
+                500 updates at the size of WikiText-103's models, and the hours that 100,000 would take
+
+Every part writes a log to DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A
+part that fails or takes too long does not stop the next one; a part in which nothing ran has failed. After
+ten minutes the command ends, with exit code 75 if parts are left: run it again for these and for the failed
+ones. PYTHON names the interpreter (default: .venv's, else python3); it needs torch, setuptools, pytest and
+hypothesis, and for models also fairseq. The command downloads nothing.
 """
 
 import argparse

@@ -138,27 +138,8 @@ def hidden(options: Namespace) -> Namespace:
     return options
 
 
-def perplexity(words: Sequence[str]) -> Namespace:
-    """The options of `evaluate ppl`; `flags` are those of fairseq-eval-lm."""
-    options = Parser(PPL_SCRIPT, add_help=False)
-    add_splits(
-        options,
-        "<checkpoint>.<split>.json beside the checkpoint, with --carry-state "
-        "<checkpoint>.<split>.carried.json",
-    )
-    add_gpus(options)
-    options.add_argument(
-        "--context-window",
-        type=int,
-        default=0,
-        metavar="N",
-        help="let every token see at least N earlier tokens (slower; published figures often do)",
-    )
-    options.add_argument(
-        "--compile",
-        action="store_true",
-        help="on a GPU: compile the model with torch.compile, which first takes a minute",
-    )
+def add_carried(options: Parser) -> None:
+    """--carry-state, and the options that go with it."""
     options.add_argument(
         "--carry-state",
         action="store_true",
@@ -182,6 +163,30 @@ def perplexity(words: Sequence[str]) -> Namespace:
         action="store_true",
         help="with --carry-state: start again at each of WikiText's articles, B of them side by side",
     )
+
+
+def perplexity(words: Sequence[str]) -> Namespace:
+    """The options of `evaluate ppl`; `flags` are those of fairseq-eval-lm."""
+    options = Parser(PPL_SCRIPT, add_help=False)
+    add_splits(
+        options,
+        "<checkpoint>.<split>.json beside the checkpoint, with --carry-state "
+        "<checkpoint>.<split>.carried.json",
+    )
+    add_gpus(options)
+    options.add_argument(
+        "--context-window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let every token see at least N earlier tokens (slower; published figures often do)",
+    )
+    options.add_argument(
+        "--compile",
+        action="store_true",
+        help="on a GPU: compile the model with torch.compile, which first takes a minute",
+    )
+    add_carried(options)
     usage = f"{PPL_SCRIPT} CHECKPOINT DATA [options] [fairseq-eval-lm flags ...]"
     parser = Parser(PPL_SCRIPT, EVAL_PPL, parents=[options], usage=usage)
     parser.add_argument(

@@ -268,26 +268,8 @@ def glue(words: Sequence[str]) -> Namespace:
     return parser.parse_args(words)
 
 
-def lra(words: Sequence[str]) -> Namespace:
-    """The options of `prepare lra`."""
-    parser = Parser("data-prep/lra.sh", LRA, epilog=LRA_SOURCES)
-    parser.add_argument(
-        "task", metavar="TASK", help="listops, text, retrieval, image, pathfinder, path-x, all"
-    )
-    origin = parser.add_mutually_exclusive_group(required=True)
-    origin.add_argument(
-        "--from", dest="source", type=Path, metavar="PATH", help="archive or folder (see below)"
-    )
-    origin.add_argument("--url", metavar="URL", help="address of the archive, downloaded to FOLDER/downloads")
-    origin.add_argument(
-        "--generate", action="store_true", help="generate listops, pathfinder or path-x, without files"
-    )
-    add_dest(parser)
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="accept other files than the whole published ones, such as a sample; every record then says so",
-    )
+def add_rows(parser: Parser) -> None:
+    """The options that say what the rows of Long Range Arena are, and how many."""
     parser.add_argument(
         "--pipeline", choices=PIPELINES, default=SKYFORMER, help="tokens (default: %(default)s)"
     )
@@ -330,6 +312,29 @@ def lra(words: Sequence[str]) -> Namespace:
         dest="skip_empty",
         help="skip zero-byte images of Pathfinder",
     )
+
+
+def lra(words: Sequence[str]) -> Namespace:
+    """The options of `prepare lra`."""
+    parser = Parser("data-prep/lra.sh", LRA, epilog=LRA_SOURCES)
+    parser.add_argument(
+        "task", metavar="TASK", help="listops, text, retrieval, image, pathfinder, path-x, all"
+    )
+    origin = parser.add_mutually_exclusive_group(required=True)
+    origin.add_argument(
+        "--from", dest="source", type=Path, metavar="PATH", help="archive or folder (see below)"
+    )
+    origin.add_argument("--url", metavar="URL", help="address of the archive, downloaded to FOLDER/downloads")
+    origin.add_argument(
+        "--generate", action="store_true", help="generate listops, pathfinder or path-x, without files"
+    )
+    add_dest(parser)
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="accept other files than the whole published ones, such as a sample; every record then says so",
+    )
+    add_rows(parser)
     return parser.parse_args(words)
 
 

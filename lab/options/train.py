@@ -130,6 +130,21 @@ def add_machines(options: Parser) -> None:
     options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
 
 
+def add_language_model(options: Parser) -> None:
+    """The options that only language models have."""
+    options.add_argument(
+        "--carry-state",
+        action="store_true",
+        help="train on consecutive text: each batch starts with the states at the end of the last one",
+    )
+    options.add_argument(
+        "--plan",
+        action="store_true",
+        help="train 20 updates, print the cost of the whole run (tokens, hours, memory) beside the "
+        "paper's row, and stop; with --dry-run, print what is known without training",
+    )
+
+
 def training_parser(kind: str) -> tuple[Parser, Parser]:
     """The parser of a kind, and a parser of its options alone."""
     command = COMMANDS[kind]
@@ -163,17 +178,7 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
     )
     if kind == "lm":
-        options.add_argument(
-            "--carry-state",
-            action="store_true",
-            help="train on consecutive text: each batch starts with the states at the end of the last one",
-        )
-        options.add_argument(
-            "--plan",
-            action="store_true",
-            help="train 20 updates, print the cost of the whole run (tokens, hours, memory) beside the "
-            "paper's row, and stop; with --dry-run, print what is known without training",
-        )
+        add_language_model(options)
     usage = f"{command.name} CONFIG [DATA] [options] [fairseq-train flags ...]"
     text = f"{command.about}\n\n{HOW}{command.more}"
     parser = Parser(command.name, text, parents=[options], usage=usage)
@@ -200,6 +205,36 @@ def training(words: Sequence[str], kind: str) -> Namespace:
     check_owned(given.command, given.flags, OF_TRAINING)
     given.experiment = compose_experiment(given.config)
     return given
+
+
+def add_grid(parser: Parser) -> None:
+    """The options that say which runs fine-tuning has, and how many at a time."""
+    parser.add_argument(
+        "--lr",
+        "--learning-rates",
+        dest="learning_rates",
+        type=several(positive, "numbers"),
+        metavar="A,B,...",
+        help="learning rates instead of those of configs/studies/glue.yaml",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=several(count, "whole numbers"),
+        metavar="A,B,...",
+        help="seeds instead of those of configs/studies/glue.yaml",
+    )
+    parser.add_argument(
+        "--max-update",
+        type=count,
+        metavar="N",
+        help="stop each run after N updates instead of the epochs of configs/glue/finetune.yaml",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="runs in parallel (default: one per GPU; 1 without a GPU)",
+    )
 
 
 def finetuning(words: Sequence[str]) -> Namespace:
@@ -231,32 +266,7 @@ def finetuning(words: Sequence[str]) -> Namespace:
         metavar="DIR",
         help="folder of runs and results (default: glue/<checkpoint> beside the checkpoint)",
     )
-    parser.add_argument(
-        "--lr",
-        "--learning-rates",
-        dest="learning_rates",
-        type=several(positive, "numbers"),
-        metavar="A,B,...",
-        help="learning rates instead of those of configs/studies/glue.yaml",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=several(count, "whole numbers"),
-        metavar="A,B,...",
-        help="seeds instead of those of configs/studies/glue.yaml",
-    )
-    parser.add_argument(
-        "--max-update",
-        type=count,
-        metavar="N",
-        help="stop each run after N updates instead of the epochs of configs/glue/finetune.yaml",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=count,
-        metavar="N",
-        help="runs in parallel (default: one per GPU; 1 without a GPU)",
-    )
+    add_grid(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
     return parser.parse_args(words, Namespace(flags=flags))
 

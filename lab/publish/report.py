@@ -1,8 +1,8 @@
 """Write one HTML page about runs: models, settings, curves, results, cost, environment.
 
-The page is a single file that loads nothing from a network: tables sort by a click on a header, and light
-or dark follows the browser. It covers whatever lies in the folders RUNS and below: logs of training runs,
-also of unfinished ones, and what scripts/ and benchmarks/ have written there (perplexities, GLUE, Long Range
+The page is a single file that loads nothing from a network. A click on a header sorts a table, and the
+browser chooses light or dark. The page covers everything in and below the folders RUNS: logs of training
+runs, unfinished ones included, and the results of scripts/ and benchmarks/ (perplexities, GLUE, Long Range
 Arena, cost, figures of the analysis).
 """
 

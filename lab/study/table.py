@@ -140,16 +140,21 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
     first = [next(group[0] for key, group in cells.items() if key[-1] == name) for name in names]
     rest, no_average = [NONE] * len(others), [NONE] if averaged else []
     lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
-    for paper in spec.papers:
-        own = {key_of(line, paper.key): line for line in paper.rows.values()}
-        for name, line in own.items():
-            figures = [line[paper.value[name]] if name in paper.value else NONE for name in names]
-            mean = [line[paper.average]] if paper.average and averaged else no_average
-            lines.append([f"{name} ({paper.title})", *figures, *mean, *rest])
+    lines += [[*row, *rest] for row in rows_of_papers(spec, names, bool(averaged))]
     titles = [axis.choices[name].label if name in axis.choices else name for name in names]
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
     mark = [AT_BASELINE] if learned_nothing else []
     return [f"{figure.title}:", markdown_table(header, lines), *mark]
+
+
+def rows_of_papers(spec: TableSpec, names: Sequence[str], averaged: bool) -> Iterator[list[str]]:
+    """The rows of the papers' tables: name, the figure of each choice and, if `averaged`, their mean."""
+    for paper in spec.papers:
+        own = {key_of(line, paper.key): line for line in paper.rows.values()}
+        for row, line in own.items():
+            figures = [line[paper.value[name]] if name in paper.value else NONE for name in names]
+            mean = [line[paper.average] if paper.average else NONE] if averaged else []
+            yield [f"{row} ({paper.title})", *figures, *mean]
 
 
 def rows_of_baselines(
