@@ -10,7 +10,8 @@ and with decays e^g, of which L[i, j] is the product over j < t <= i and "since 
     out_chunk = (tril(q k^T) * L) v + since_start * (q S),   S <- since_start[-1] S + (L[-1] * k)^T v
 
 Several chunks form a segment that is computed with batched products; only segments are looped over,
-so that temporary memory is one segment's, whatever N is. Products accumulate in float32
+so that temporary memory is one segment's, whatever N is. On a CPU a segment is of few sequences and heads,
+so that it stays in the caches and neither inputs nor outputs are copied. Products accumulate in float32
 (float64 for float64 inputs); those of bfloat16 inputs are left to a processor that has instructions for
 them, which rounds each to bfloat16, while their sums over chunks stay float32. The gradients are causal
 linear attentions themselves, forwards for q and backwards in time for k and v, so nothing but the inputs
@@ -18,8 +19,10 @@ is kept for the backward pass and derivatives of every order exist; of the first
 computed together.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +34,10 @@ from .transforms import composes, gradients, in_onnx_export, transformed
 
 CHUNK = 64
 SEGMENT = 16 * CHUNK
+"""Positions of each head in a segment, on a GPU or where a graph is traced."""
+SPAN = 128 * CHUNK
+"""Positions of all heads in a segment on a CPU."""
+Part = tuple[slice, slice]
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -62,32 +69,66 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
 
 def _in_chunks(*tensors: Tensor) -> tuple[tuple[Tensor, ...], int]:
     """`(B, H, L, ·)` each to `(B H chunks, size, ·)`, filled up with zeros; and the number of chunks."""
-    length = tensors[0].shape[2]
+    batch, heads, length = tensors[0].shape[:3]
     chunks = -(-length // CHUNK)
     size = min(length, CHUNK)
     if fill := chunks * size - length:
         tensors = tuple(F.pad(x, (0, 0, 0, fill)) for x in tensors)
-    return tuple(x.unflatten(2, (chunks, size)).flatten(0, 2) for x in tensors), chunks
+    return tuple(x.reshape(batch * heads * chunks, size, x.shape[3]) for x in tensors), chunks
 
 
-def _in_a_row(x: Tensor, batch: int, heads: int, chunks: int) -> Tensor:
-    """`(B H chunks, size, ·)` to `(B, H, chunks size, ·)`; view could not infer a size of an empty tensor."""
-    return x.unflatten(0, (batch, heads, chunks)).flatten(2, 3)
+def _parts(x: Tensor) -> tuple[list[Part], list[slice]]:
+    """Sequences and heads of x that are computed together, and the segments of each.
+
+    On a CPU they are whole sequences, or segments of one head: chunks of either lie in a row.
+    """
+    batch, heads, length = x.shape[:3]
+    if not _in_sight(x):
+        return [(slice(None), slice(None))], _slices(length, SEGMENT)
+    together = max(SPAN // max(length, 1), 1)
+    sequences, heads_of_part = max(together // max(heads, 1), 1), max(min(together, heads), 1)
+    parts = [(b, h) for b in _slices(batch, sequences) for h in _slices(heads, heads_of_part)]
+    return parts, _slices(length, SPAN)
 
 
-def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """One segment `(B, H, L, ·)` in the dtype of products, given the state that enters it."""
-    batch, heads, length = q.shape[:3]
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool, out: Tensor) -> Tensor:
+    """Computes `out` of one segment `(B, H, L, ·)`; returns the state that leaves it.
+
+    The others have the dtype of products.
+    """
     (q, k, v), chunks = _in_chunks(q, k, v)
     before, state = _states(k.mT @ v, chunks, state, reverse)
     scores = q @ k.mT
     scores = scores.triu_() if reverse else scores.tril_()
-    if _surely_finite(v):
-        out = scores @ v
+    if _surely_finite(state):
+        _put_products(out, chunks, (scores, v), (q, before))
     else:
-        out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, reverse)
-    out.baddbmm_(q, before.to(q.dtype))
-    return _in_a_row(out, batch, heads, chunks)[:, :, :length], state
+        _put_products(out, chunks, (scores, v.nan_to_num(0.0, 0.0, 0.0)), (q, before), _spread(v, reverse))
+    return state
+
+
+def _put_products(
+    out: Tensor,
+    chunks: int,
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    more: Tensor | None = None,
+) -> None:
+    """out `(B, H, L, ·)` = the sum of two products and `more`, all of them `(B H chunks, size, ·)`."""
+    batch, heads, length, width = out.shape
+    shape, dtype = (*first[0].shape[:2], width), first[0].dtype
+    direct = out.dtype == dtype and out.is_contiguous() and chunks * shape[1] == length
+    total = out.view(shape) if direct else out.new_empty(shape, dtype=dtype)
+    total.baddbmm_(*first, beta=0)
+    total.baddbmm_(second[0], second[1].to(dtype))
+    if more is not None:
+        total += more
+    if not direct:
+        out.copy_(total.view(batch, heads, chunks * shape[1], width)[:, :, :length])
 
 
 def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -95,12 +136,23 @@ def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tupl
 
     Both have the state's dtype, which may be wider than the products' dtype.
     """
-    products = products.unflatten(0, (*state.shape[:2], chunks))
-    before, places = torch.empty_like(products, dtype=state.dtype), range(chunks)
-    for place in reversed(places) if reverse else places:
-        before[:, :, place] = state
-        state = state + products[:, :, place]
-    return before.flatten(0, 2), state
+    products = products.view(*state.shape[:2], chunks, *state.shape[2:])
+    before = torch.empty_like(products, dtype=state.dtype)
+    pairs = list(zip(before.unbind(2), products.unbind(2), strict=True))
+    pairs = pairs[::-1] if reverse else pairs
+    pairs[0][0].copy_(state)
+    for (entered, product), (place, _) in pairwise(pairs):
+        _put_sum(place, entered, product)
+    entered, product = pairs[-1]
+    return before.flatten(0, 2), entered + product
+
+
+def _put_sum(out: Tensor, x: Tensor, y: Tensor) -> None:
+    """out = x + y; a traced graph takes no `out=` that is not contiguous."""
+    if torch.compiler.is_compiling():
+        out.copy_(x + y)
+    else:
+        torch.add(x, y, out=out)
 
 
 def values_are_known(x: Tensor) -> bool:
@@ -108,11 +160,14 @@ def values_are_known(x: Tensor) -> bool:
     return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
 
 
-def _surely_finite(*tensors: Tensor) -> bool:
-    """Whether a look at the values, where it costs no more than reading them, finds only numbers."""
-    if not all(x.is_cpu and values_are_known(x) for x in tensors):
-        return False
-    return all(bool(torch.isfinite(x.sum())) for x in tensors)
+def _in_sight(x: Tensor) -> bool:
+    """Whether a look at x's numbers costs no more than reading them."""
+    return x.is_cpu and values_are_known(x)
+
+
+def _surely_finite(*sums: Tensor) -> bool:
+    """Whether a look at states, to which every position adds, finds only numbers."""
+    return all(_in_sight(x) and math.isfinite(x.sum()) for x in sums)
 
 
 def _spread(v: Tensor, reverse: bool) -> Tensor:
@@ -129,57 +184,63 @@ def _spread(v: Tensor, reverse: bool) -> Tensor:
     return torch.zeros_like(v).masked_fill_(count > 0, float("nan"))
 
 
+def _empty_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """`out` in the inputs' dtype and the final state; `reverse` sums over later positions instead."""
-    length, dtype, state = q.shape[2], _product_dtype(q), initial_state
-    starts = list(range(0, length, SEGMENT))
-    pieces = []
-    for start in reversed(starts) if reverse else starts:
-        # A narrow of each input, converted here, keeps any float32 copies as short as a segment.
-        parts = (x.narrow(2, start, min(SEGMENT, length - start)).to(dtype) for x in (q, k, v))
-        with without_autocast(q.device):
-            piece, state = _segment(*parts, state, reverse)
-        pieces.append(piece.to(v.dtype))
-    if not pieces:
-        return torch.zeros_like(v), state.clone()
-    pieces = pieces[::-1] if reverse else pieces
-    return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)), state
+    out, final, dtype = _empty_like(v), _empty_like(initial_state), _product_dtype(q)
+    parts, segments = _parts(q)
+    for part in parts:
+        state = initial_state[part]
+        for places in reversed(segments) if reverse else segments:
+            # Converted here, so that any float32 copies are as short as a segment.
+            inputs = (x[*part, places].to(dtype) for x in (q, k, v))
+            with without_autocast(q.device):
+                state = _segment(*inputs, state, reverse, out[*part, places])
+        final[part] = state
+    return out, final
 
 
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, grad_out: Tensor, grad_state: Tensor
-) -> list[Tensor]:
-    """The gradients of q, k, v and the initial state in one pass backwards, for finite numbers."""
-    dtype, starts, pieces = _product_dtype(q), range(0, q.shape[2], SEGMENT), []
+) -> list[Tensor] | None:
+    """The gradients of q, k, v and the initial state in one pass backwards; None if not all are finite."""
+    grads = [_empty_like(x) for x in (q, k, v, state)]
+    dtype, (parts, segments) = _product_dtype(q), _parts(q)
+    for part in parts:
 
-    def parts(start: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.narrow(2, start, min(SEGMENT, x.shape[2] - start)).to(dtype) for x in tensors)
+        def of(places: slice, *tensors: Tensor, part: Part = part) -> list[Tensor]:
+            return [x[*part, places] for x in tensors]
 
-    entering = [state]
-    for start in starts[:-1]:
-        keys, values = parts(start, k, v)
-        entering.append(entering[-1] + keys.mT @ values)
-    for start in reversed(starts):
-        grads, grad_state = _segment_backward(
-            *parts(start, q, k, v), entering.pop(), *parts(start, grad_out), grad_state
-        )
-        pieces.append([grad.to(x.dtype) for grad, x in zip(grads, (q, k, v), strict=True)])
-    return [torch.cat(grads[::-1], 2) for grads in zip(*pieces, strict=True)] + [grad_state]
+        entering, grad_after = [state[part]], grad_state[part]
+        for places in segments[:-1]:
+            keys, values = (x.to(dtype) for x in of(places, k, v))
+            entering.append(entering[-1] + keys.mT @ values)
+        for places in reversed(segments):
+            inputs = (x.to(dtype) for x in of(places, q, k, v, grad_out))
+            states = entering.pop(), grad_after
+            after, grad_after = _segment_backward(*inputs, *states, of(places, *grads[:3]))
+            if not _surely_finite(after, grad_after):
+                return None
+        grads[3][part] = grad_after
+    return grads
 
 
-def _segment_backward(q, k, v, state, grad, grad_state) -> tuple[list[Tensor], Tensor]:
-    """Gradients of one segment's q, k and v, and of the state that enters it."""
-    batch, heads, length = q.shape[:3]
+def _segment_backward(q, k, v, grad, state, grad_state, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Computes the `grads` of one segment's q, k and v.
+
+    Returns the state that leaves it, and the gradient of the state that enters it.
+    """
     (q, k, v, grad), chunks = _in_chunks(q, k, v, grad)
-    before, _ = _states(k.mT @ v, chunks, state, reverse=False)
+    before, state = _states(k.mT @ v, chunks, state, reverse=False)
     after, grad_state = _states(q.mT @ grad, chunks, grad_state, reverse=True)
     scores, grad_scores = (q @ k.mT).tril_(), (grad @ v.mT).tril_()
-    grads = (
-        (grad_scores @ k).baddbmm_(grad, before.mT.to(q.dtype)),
-        (grad_scores.mT @ q).baddbmm_(v, after.mT.to(q.dtype)),
-        (scores.mT @ grad).baddbmm_(k, after.to(q.dtype)),
-    )
-    return [_in_a_row(x, batch, heads, chunks)[:, :, :length] for x in grads], grad_state
+    _put_products(grads[0], chunks, (grad_scores, k), (grad, before.mT))
+    _put_products(grads[1], chunks, (grad_scores.mT, q), (v, after.mT))
+    _put_products(grads[2], chunks, (scores.mT, grad), (k, after))
+    return state, grad_state
 
 
 class ChunkedCausalLinearAttention(torch.autograd.Function):
@@ -199,9 +260,11 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
             return *gradients(run, (q, k, v, state), (grad_out, grad_state)), None
         apply, reverse = ChunkedCausalLinearAttention.apply, ctx.reverse
         together = all(ctx.needs_input_grad[:3]) and not (reverse or torch.is_grad_enabled()) and q.shape[2]
-        if together and _surely_finite(q, k, grad_out):
+        if together and _in_sight(q):
             with without_autocast(q.device):
-                return *_backward(q, k, v, state, grad_out, grad_state), None
+                grads = _backward(q, k, v, state, grad_out, grad_state)
+            if grads is not None:
+                return *grads, None
         grad_q = grad_k = grad_v = grad_initial = None
         if ctx.needs_input_grad[0]:
             grad_q = apply(grad_out, v, k, state.transpose(-2, -1), reverse)[0]

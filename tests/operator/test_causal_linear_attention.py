@@ -14,7 +14,7 @@ from causal_linear_attention import (
     linear_attention,
     reference,
 )
-from causal_linear_attention.chunked import CHUNK, SEGMENT
+from causal_linear_attention.chunked import CHUNK, SEGMENT, SPAN
 from tests.helpers.counting import Made, kept_for_backward
 from tests.helpers.definition import definition, draw, run
 from tests.operator.test_kernels import kernel
@@ -88,11 +88,11 @@ def test_saved_tensors_grow_linearly(backend):
 
 def test_backward_temporaries_do_not_grow_with_length_squared():
     """No tensor made on the way, forward or backward, is larger than an input or a segment's scores."""
-    length, dim = 8192, 16
+    length, dim = 2 * SPAN, 16
     q, k, v, _ = inputs(1, 1, length, dim, dim, dtype=torch.float32, state=False)
     with Made() as made:
         causal_linear_attention(q, k, v, backend="torch").sum().backward()
-    assert max(made.every) <= max(length * dim, SEGMENT * CHUNK)
+    assert max(made.every) <= max(length * dim, SPAN * CHUNK)
 
 
 def test_non_causal_matches_definition_and_ignores_padding():
@@ -151,6 +151,7 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
 def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
     """Errors of output, state and gradients are at most twice the plain formula's in bfloat16."""
     monkeypatch.setattr(chunked, "_NATIVE_BFLOAT16", True)
+    monkeypatch.setattr(chunked, "SPAN", SEGMENT)
     q, k, *rest = draw((1, 2, length, 16, 16), torch.bfloat16, False)
     given = features(q), features(k), *rest
     found, truth = run(chunked.chunked, *given), definition(*(x.double() for x in given), False)

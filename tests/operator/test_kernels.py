@@ -8,7 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    chunked,
+    extension,
+)
 from causal_linear_attention.chunked import CHUNK, SEGMENT
 from tests.helpers.cases import case
 from tests.helpers.definition import definition, draw, run
@@ -31,6 +36,12 @@ def nan_in_new_tensors():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def several_segments(monkeypatch):
+    """Of one head, and of several sequences and heads."""
+    monkeypatch.setattr(chunked, "SPAN", 4 * CHUNK)
 
 
 @pytest.fixture(autouse=True)
