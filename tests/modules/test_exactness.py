@@ -7,6 +7,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 
+from causal_linear_attention import extension
+from tests.helpers.counting import Dispatched
+from tests.helpers.lm import build_lm
 from user_dir.attention.parts.features import elu, one_plus_elu
 from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
 from user_dir.modules.linear_maps import JoinsMaps
@@ -65,6 +68,20 @@ def test_derivatives_of_feature_maps(features):
 def test_derivatives_of_rmsnorm():
     x = torch.randn(3, 2, 7, dtype=torch.float64, requires_grad=True)
     assert gradcheck(RMSNorm(), (x,)) and gradgradcheck(RMSNorm(), (x,))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_rmsnorm_of_a_model_runs_kernels_unless_its_backend_is_torch(backend):
+    model = build_lm("transnormer_t1", attention_backend=backend)
+    norms = [x for x in model.modules() if isinstance(x, RMSNorm)]
+    assert len(norms) > 2 * len(model.decoder.layers)
+    x = torch.randn(3, 5, requires_grad=True)
+    for norm in norms:
+        with Dispatched() as counted:
+            norm(x.detach())
+            norm(x).sum().backward()
+        ours = [name for name in counted.calls if name.startswith("causal_linear_attention")]
+        assert bool(ours) == (backend == "auto" and extension.loaded("cpp"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -14,11 +14,10 @@ from causal_linear_attention.decoding import decodes
 
 from ..errors import UserError
 from ..modules.linear_maps import JoinsMaps
+from ..modules.norms import KERNELS
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
-
-KERNELS = ("auto", "cpp", "cuda")  # backends with which compiled kernels run beside the causal product
 
 
 @dataclass

@@ -8,6 +8,7 @@ from causal_linear_attention import select_backend
 from causal_linear_attention.selection import KERNELS
 
 from ..errors import UserError, check_choice
+from ..modules import choose_kernels
 from .parts.limits import check_count, check_sizes, check_types
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def build_attention(
     check_sizes(name, cls.Options, options, max_positions)
     if max_positions is not None:
         check_count("the longest sequence of the model (max_positions)", max_positions)
-    return cls.form(causal)(
+    attention = cls.form(causal)(
         embed_dim,
         num_heads,
         causal=causal,
@@ -107,3 +108,5 @@ def build_attention(
         max_positions=max_positions,
         place=place,
     )
+    choose_kernels(attention, backend)
+    return attention

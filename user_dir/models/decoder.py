@@ -14,7 +14,13 @@ from conventions.plans import Layer
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
 from ..errors import UserError
-from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
+from ..modules import (
+    InterleavedPositions,
+    LearnedPositions,
+    SinusoidalPositions,
+    build_norm,
+    choose_kernels,
+)
 from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
 from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind, whole_numbers
@@ -68,6 +74,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             self.layer_norm = build_norm(final_norm, width)
         self.adaptive_softmax = self.output_projection = None
         self._build_output(cfg, dictionary)
+        choose_kernels(self, cfg.attention_backend)
 
     def _positions(self, cfg: Any) -> nn.Module | None:
         width, kind = cfg.decoder_embed_dim, positions_kind(cfg, *DECODER_POSITIONS)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from conventions.plans import Layer
 
-from ..modules import LearnedPositions, build_norm, tell_padding
+from ..modules import LearnedPositions, build_norm, choose_kernels, tell_padding
 from ..modules.padding import padding_back, padding_last
 from .stack import build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_tokens, embed
@@ -42,6 +42,7 @@ class LinearAttentionEncoder(nn.Module):
         self.layer_norm = None
         if is_pre_norm(cfg, "encoder") and not cfg.no_encoder_final_norm:
             self.layer_norm = build_norm(cfg.encoder_norm, width)
+        choose_kernels(self, cfg.attention_backend)
 
     def forward(self, src_tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Features of each token.

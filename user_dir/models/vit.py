@@ -14,7 +14,7 @@ from conventions.plans import everywhere
 from ..attention.base import SelfAttention
 from ..attention.parts.limits import check_count
 from ..errors import UserError, check_choice
-from ..modules import LearnedPositions, build_norm, tell_padding
+from ..modules import LearnedPositions, build_norm, choose_kernels, tell_padding
 from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
 from .config import EncoderConfig, _option
@@ -97,6 +97,7 @@ class ViT(Planned, BaseFairseqModel):
         adapt = _remove_qkv_bias if cfg.no_encoder_qkv_bias else lambda layer: None
         self.layers = build_layers(cfg, "encoder", plan, adapt)
         self.layer_norm = None if cfg.no_encoder_final_norm else build_norm(cfg.encoder_norm, width)
+        choose_kernels(self, cfg.attention_backend)
         self.classifier = nn.Linear(width, classes)
 
     @classmethod

@@ -3,7 +3,7 @@
 from .batch_norm import tell_padding
 from .feed_forward import GLU, FeedForward, activation
 from .lrpe import LRPE
-from .norms import GatedRMSNorm, RMSNorm, ScaleNorm, build_norm
+from .norms import GatedRMSNorm, RMSNorm, ScaleNorm, build_norm, choose_kernels
 from .positions import InterleavedPositions, LearnedPositions, SinusoidalPositions
 from .rotary import rotate_halves
 
@@ -19,6 +19,7 @@ __all__ = [
     "SinusoidalPositions",
     "activation",
     "build_norm",
+    "choose_kernels",
     "rotate_halves",
     "tell_padding",
 ]

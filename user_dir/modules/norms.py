@@ -28,19 +28,34 @@ class RMSNorm(nn.Module):
     zeros stays zero. Its derivative there is 1e8, finite in float32 and bfloat16; float16 cannot hold it, so
     that such a row passes no gradient in float16. The backward pass needs the output, which the next
     layer keeps anyway, and one number a row.
+
+    Attributes:
+        kernels: whether compiled kernels compute it where they run; see `choose_kernels`.
     """
 
     eps = 1e-8
+    kernels = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
         if torch.is_grad_enabled() and x.requires_grad and not in_transform():
-            return _RMSNorm.apply(x, None, None, 0.0, self.eps, False)[1]
-        if decodes(x) or normalizes(x):
+            return _RMSNorm.apply(x, None, None, 0.0, self.eps, False, self.kernels)[1]
+        if self.kernels and (decodes(x) or normalizes(x)):
             return rms_norm(x, self.eps)
-        if fused.runs(x):
+        if self.kernels and fused.runs(x):
             return fused.residual(x, None, None, 0.0, self.eps, True, False)[1]
         return _rms_norm(x, self.eps)[0]
+
+
+KERNELS = ("auto", "cpp", "cuda")
+"""Backends of attention with which compiled kernels run beside the causal product."""
+
+
+def choose_kernels(model: nn.Module, backend: str) -> None:
+    """Let every RMSNorm of the model run compiled kernels with a backend of `KERNELS` alone."""
+    for part in model.modules():
+        if isinstance(part, RMSNorm):
+            part.kernels = backend in KERNELS
 
 
 def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -58,13 +73,13 @@ def rms_norm_of_sum(
     For x and y of one shape and dtype for which `fused.runs`; dropout with probability p by a seed.
     """
     if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
-        return _RMSNorm.apply(x, y, seed, p, eps, keep)[:2]
+        return _RMSNorm.apply(x, y, seed, p, eps, keep, True)[:2]
     total, out, _ = fused.residual(x, y, seed, p, eps or 0.0, eps is not None, keep)
     return (total if keep else None), (None if eps is None else out)
 
 
 class _RMSNorm(torch.autograd.Function):
-    """`(x, y, seed, p, eps, keep) -> (s, out, r)`: `s = x + dropout(y)`, `out = s / (r + eps)`.
+    """`(x, y, seed, p, eps, keep, kernels) -> (s, out, r)`: `s = x + dropout(y)`, `out = s / (r + eps)`.
 
     Differentiated from the output: `(g - out mean(out g) (r + eps) / r) / (r + eps)`. r is an output, too, so
     that derivatives of higher order see that it depends on x. y may be None, and then s is; so are out and r
@@ -72,9 +87,11 @@ class _RMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, y, seed, p, eps, keep):
+    def forward(ctx, x, y, seed, p, eps, keep, kernels):
         ctx.shape, ctx.p, ctx.eps = x.shape, p, eps
-        ctx.compiled, total = "cuda" if normalizes(x) else "cpp" if fused.runs(x) else "", None
+        ctx.compiled, total = "", None
+        if kernels:
+            ctx.compiled = "cuda" if normalizes(x) else "cpp" if fused.runs(x) else ""
         if ctx.compiled == "cuda" and y is None:
             out, root = rms_norm_forward(x, eps)
         elif ctx.compiled:
@@ -90,7 +107,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_sum, grad, grad_root):
         if grad_sum is None and grad is None and grad_root is None:
-            return (None,) * 6
+            return (None,) * 7
         out, root, seed = ctx.saved_tensors
         if (
             ctx.compiled
@@ -108,7 +125,7 @@ class _RMSNorm(torch.autograd.Function):
                 rows, width = ctx.shape[:-1].numel(), ctx.shape[-1]
                 factors = fused.dropout_factors(seed, ctx.p, rows, width, grad_x.dtype)
                 grad_y = grad_x * factors.view(ctx.shape)
-        return grad_x, (grad_y if ctx.needs_input_grad[1] else None), None, None, None, None
+        return grad_x, (grad_y if ctx.needs_input_grad[1] else None), None, None, None, None, None
 
 
 def _compiled_backward(ctx, grad_sum, grad, out, root, seed) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ def add_and_norm(
     x: Tensor, y: Tensor, dropout: FairseqDropout, norm: nn.Module, *, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
     """`x + dropout(y)`, None unless `keep`, and its norm."""
-    if type(norm) is not RMSNorm or not _fits(x, dropout):
+    if type(norm) is not RMSNorm or not norm.kernels or not _fits(x, dropout):
         total = x + dropout(y)
         return total, norm(total)
     return rms_norm_of_sum(x, y.to(x.dtype), *_drawn(dropout, x), norm.eps, keep=keep)

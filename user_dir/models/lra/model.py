@@ -13,7 +13,7 @@ from causal_linear_attention.chunked import accumulation_dtype
 from ...attention.diag import DiagAttention
 from ...attention.norm import NormAttention
 from ...errors import UserError, check_choice
-from ...modules import GatedRMSNorm, build_norm, tell_padding
+from ...modules import GatedRMSNorm, build_norm, choose_kernels, tell_padding
 from ..attention_statistics import log_attention_statistics
 from ..options import check_numbers
 from ..stack import Planned, build_layers, check_reach, planned_layers
@@ -50,6 +50,7 @@ class LRAModel(Planned, BaseFairseqModel):
         self.cls = nn.Parameter(torch.randn(width) * width**-0.5) if cfg.pooling == "cls" else None
         self.layers = _layers(cfg, type(self).default_plan(cfg.encoder_layers))
         self.layer_norm = None if cfg.no_encoder_final_norm else build_norm(cfg.encoder_norm, width)
+        choose_kernels(self, cfg.attention_backend)
         self.classifier = _classifier(width * (1 if inputs == 1 else PAIR_FEATURES), cfg, classes)
 
     @classmethod
