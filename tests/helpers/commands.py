@@ -1,6 +1,7 @@
 """Commands called in the process of the tests."""
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
 
@@ -10,7 +11,15 @@ from lab import cli
 from lab.console import run_command
 
 VERBS = {command.module: verb for verb, command in cli.COMMANDS.items()}
+OPTIONAL = ("check faults", "check gpu", "export", "figures", "import")
+"""Verbs of lab/checks, lab/export and lab/figures, which a copy of the project may lack."""
 Command = ModuleType | str  # a module, its full name, or the command as one types it
+
+
+def offered(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rows, each of which begins with a command, without those of missing OPTIONAL verbs."""
+    missing = tuple(f"{cli.LAB} {verb} " for verb in OPTIONAL if verb not in cli.COMMANDS)
+    return [row for row in rows if not row[0].startswith(missing)]
 
 
 def call(command: Command, *arguments: object) -> None:

@@ -23,6 +23,7 @@ import torch
 
 from lab.files import ROOT
 from tests.helpers import tiny
+from tests.helpers.commands import offered
 from tests.helpers.evil import Evil
 from tests.helpers.images import write_images
 from tests.lab.mistakes import CASES, CUT, ROWS, RUNS
@@ -160,7 +161,7 @@ def check_wording(sentence: str) -> None:
     assert not re.search("remove|delete|weights_only", sentence)
 
 
-@pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])
+@pytest.mark.parametrize(("command", "message"), offered(CASES), ids=str)
 def test_commands_refuse_in_one_sentence(command, message, place, refused, monkeypatch, capfd):
     monkeypatch.chdir(place)
     if "configs/" in command:
@@ -180,7 +181,7 @@ def contents(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "sign"), RUNS, ids=[command for command, _ in RUNS])
+@pytest.mark.parametrize(("command", "sign"), offered(RUNS), ids=str)
 def test_commands_on_runs_refuse_in_one_sentence(command, sign, runs, refused, monkeypatch):
     monkeypatch.chdir(runs)
     name, *words = command.split()

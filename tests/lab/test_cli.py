@@ -37,7 +37,7 @@ def test_verbs_find_their_commands(capsys):
     assert "train lm" in list_commands("train") and "export" not in list_commands("train")
     for wrong, sentence in (
         ("trian lm", "no verb trian; did you mean train"),
-        ("check", "what to check: gpu, faults, sources"),
+        ("evaluate", "what to evaluate: ppl, mlm, lra, images"),
     ):
         with pytest.raises(UserError, match=sentence):
             find(wrong.split())
@@ -48,7 +48,7 @@ def test_verbs_find_their_commands(capsys):
     [
         ("scripts/quickstart.sh", "scripts/quickstart.sh"),
         ("prepare images", "data-prep/images.sh"),
-        ("scripts/lab.sh check gpu", "scripts/lab.sh check gpu"),
+        ("scripts/lab.sh evaluate lra", "scripts/lab.sh evaluate lra"),
         ("scripts/train_vit.sh", "scripts/lab.sh train vit"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_command_interrupted_while_it_is_imported_ends_as_any(raised, code, mo
         raise raised
 
     monkeypatch.setattr("importlib.import_module", importing)
-    monkeypatch.setattr(sys, "argv", ["lab", "export", "a.pt", "b"])
+    monkeypatch.setattr(sys, "argv", ["lab", "average", "--inputs", "a.pt", "--output", "b.pt"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("lab", run_name="__main__")
     assert ended.value.code == code and "Traceback" not in capsys.readouterr().err

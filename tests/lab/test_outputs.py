@@ -21,6 +21,7 @@ from lab.files import (
     write_json,
 )
 from lab.measure.commands import result_files
+from tests.helpers.commands import offered
 
 CONTENT = b'{"not": "ours"}\n'
 # A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
@@ -136,7 +137,7 @@ def content_of(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.parametrize(("command", "kept", "option"), FILES, ids=[command for command, *_ in FILES])
+@pytest.mark.parametrize(("command", "kept", "option"), offered(FILES), ids=str)
 def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, refused):
     before = content_of(place)
     sentence = refused(*command.split())
@@ -145,7 +146,7 @@ def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, refu
     assert (place / "link.pt").is_symlink()
 
 
-@pytest.mark.parametrize(("command", "option"), PLACES, ids=[command for command, _ in PLACES])
+@pytest.mark.parametrize(("command", "option"), offered(PLACES), ids=str)
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "docs"])
 def test_places_that_take_nothing(command, option, folder, place, refused, monkeypatch):
     (place / "docs").mkdir()
