@@ -1,8 +1,8 @@
-"""One new token of TransNormer's attentions, and RMSNorm, each in one call of the compiled kernels.
+"""One new token of TransNormer's layers, and RMSNorm, each part in one call of the compiled kernels.
 
 A decoding step of a small model is thirty operators an attention, each of which costs more than its
 arithmetic, and RMSNorm with its derivative is a dozen. What these compute, with PyTorch's operators, is in
-`user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms}.py`.
+`user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms,feed_forward}.py`.
 """
 
 import torch
@@ -19,6 +19,21 @@ norm_step = _OPERATORS.norm_step.default
 q, k, v, out: `(B, H, 1, d)`; direction `(d,)` and theta `(d // 2,)` float64 of LRPE; positions `(B,)`; state
 `(B, H, d, d)`; one_plus: features 1 + elu instead of elu. No derivative.
 """
+
+linear_step = _OPERATORS.linear_step.default
+"""`(x, eps, weight, bias, residual) -> residual + x W^T + b`, x: `(N, B, D)`, float32, on a CPU.
+
+With eps of the RMSNorm of x; bias and residual may be None. No derivative.
+"""
+
+gated_step = _OPERATORS.gated_step.default
+"""`(x, eps, weight, bias, out_weight, out_bias) -> x + W3 (silu(gate) * value) + b3`: like `linear_step`.
+
+weight and bias of the RMSNorm of x give gates, then values: `(2 inner, D)` and `(2 inner,)` or None.
+"""
+
+MOST_ROWS = 8
+"""Rows up to which `linear_step` and `gated_step` take no longer than PyTorch's matrix products."""
 
 LARGEST_BLOCK = 8192
 """Positions of a block whose weights `block_step` is sure to have shared memory for on a GPU."""
@@ -76,6 +91,16 @@ def compiled(x: Tensor) -> bool:
 def decodes(x: Tensor) -> bool:
     """Whether the steps run for inputs like x: float32, on a device with kernels, without gradients."""
     return x.dtype is torch.float32 and not torch.is_grad_enabled() and compiled(x)
+
+
+def few_rows(x: Tensor) -> bool:
+    """Whether `linear_step` and `gated_step` are for x, `(N, B, D)`: few rows on a CPU, as in `decodes`."""
+    return (
+        x.shape[0] * x.shape[1] <= MOST_ROWS
+        and x.is_cpu
+        and decodes(x)
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def normalizes(x: Tensor) -> bool:

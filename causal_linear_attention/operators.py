@@ -5,8 +5,8 @@
     causal_linear_attention::decayed_forward, decayed_backward    the same with decays, see below
     causal_linear_attention::triton_forward, triton_backward      both on Triton, see `triton_backend.py`
     causal_linear_attention::step      one position, no derivative
-    causal_linear_attention::norm_step, block_step, rms_norm, rms_norm_forward, rms_norm_backward
-                                       see `decoding.py`
+    causal_linear_attention::norm_step, block_step, linear_step, gated_step,
+                             rms_norm, rms_norm_forward, rms_norm_backward    see `decoding.py`
 
 States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; they then have no rows unless `return_state`, and
 neither has the gradient of a state that is None. `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for
@@ -57,6 +57,9 @@ _SCHEMAS = (
     f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
     "-> Tensor",
     "rms_norm(Tensor x, float eps) -> Tensor",
+    "linear_step(Tensor x, float? eps, Tensor weight, Tensor? bias, Tensor? residual) -> Tensor",
+    "gated_step(Tensor x, float eps, Tensor weight, Tensor? bias, Tensor out_weight, Tensor? out_bias) "
+    "-> Tensor",
     "rms_norm_forward(Tensor x, float eps) -> (Tensor out, Tensor root)",
     "rms_norm_backward(Tensor grad, Tensor out, Tensor root, float eps) -> Tensor",
 )
@@ -185,6 +188,16 @@ def _(q, k, v, direction, theta, scale, places, keys, values, softmax):
 
 @register_fake(f"{NAMESPACE}::rms_norm")
 def _(x, eps):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@register_fake(f"{NAMESPACE}::linear_step")
+def _(x, eps, weight, bias, residual):
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@register_fake(f"{NAMESPACE}::gated_step")
+def _(x, eps, weight, bias, out_weight, out_bias):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

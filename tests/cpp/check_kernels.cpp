@@ -243,23 +243,35 @@ void check_decoding(int64_t batch, int64_t heads, int64_t dim, int threads) {
                     pool);
   }
   cla::rms_norm(q.data(), batch * heads, dim, 1e-8, out.data(), pool);
+  const std::vector<float> weight = draw(2 * heads * dim), bias = draw(2 * heads), back = draw(dim * heads);
+  std::vector<float> heads_of(batch * 2 * heads), whole(batch * dim);
+  cla::LinearStep linear;
+  linear.product = {batch, dim, 2 * heads, q.data(), weight.data(), bias.data(), heads_of.data(), heads_of.data()};
+  linear.normed = true;
+  if (batch > 0) {
+    cla::linear_step(linear, pool);
+    cla::gated_step({batch, dim, heads, 1e-8, q.data(), weight.data(), bias.data(), back.data(), nullptr,
+                     whole.data()},
+                    pool);
+  }
 }
 
 }  // namespace
 
 int main() {
-  for (const int threads : {1, 3}) {
-    check_decoding(1, 1, 1, threads);
-    check_decoding(3, 2, 33, threads);
-    check_decoding(200, 2, 64, threads);
-    check_decoding(0, 2, 4, threads);
-  }
   const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 2, 33, 5, 7},   {2, 1, 64, 16, 16}, {1, 1, 1500, 16, 48},
                           {1, 3, 31, 17, 1}, {1, 1, 0, 3, 4},    {0, 2, 9, 3, 4},    {1, 1, 70, 130, 3},
                           {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}, {1, 2, 40, 0, 3},
                           {1, 2, 40, 3, 0}};
   for (const cla::Kernels* kernels : cla::available_kernels()) {
     cla::choose_kernels(kernels->name);
+    for (const int threads : {1, 3}) {
+      check_decoding(1, 1, 1, threads);
+      check_decoding(3, 2, 33, threads);
+      check_decoding(5, 71, 130, threads);
+      check_decoding(200, 2, 64, threads);
+      check_decoding(0, 2, 4, threads);
+    }
     for (const Shape& shape : shapes) {
       for (const int threads : {1, 3}) {
         for (const bool normalize : {false, true}) {

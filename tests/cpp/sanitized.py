@@ -49,6 +49,9 @@ def step(chance: random.Random) -> None:
     keys, values = torch.randn(2, batch, heads, 5, dim).unbind(0)
     decoding.block_step(q, k, v, *angles, 0.5, places, keys, values, normalize)
     decoding.rms_norm(q, 1e-8)
+    x, inner = torch.randn(1, batch, dim), width
+    decoding.linear_step(x, 1e-8, torch.randn(inner, dim), torch.randn(inner), torch.randn(1, batch, inner))
+    decoding.gated_step(x, 1e-8, torch.randn(2 * inner, dim), None, torch.randn(dim, inner), None)
 
 
 def main() -> None:

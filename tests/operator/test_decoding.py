@@ -127,6 +127,62 @@ def test_rms_norm(shape):
     close(decoding.rms_norm(x, 1e-8), _rms_norm(x, 1e-8)[0])
 
 
+@pytest.fixture(params=extension.available_instruction_sets())
+def instruction_set(request):
+    before = extension.instruction_set()
+    extension.choose_instruction_set(request.param)
+    yield request.param
+    extension.choose_instruction_set(before)
+
+
+def drawn(*shapes):
+    """float32 numbers of these shapes, whose products stay near one, and the same in float64."""
+    tensors = [torch.randn(shape) * max(shape[-1], 1) ** -0.5 for shape in shapes]
+    return tensors, [x.double() for x in tensors]
+
+
+# Length, batch, inputs, outputs: fewer and more than vectors, tiles, and pieces of columns have.
+PRODUCTS = [
+    (1, 1, 1, 1),
+    (1, 3, 33, 5),
+    (2, 1, 192, 67),
+    (1, 7, 15, 130),
+    (3, 3, 341, 64),
+    (1, 0, 4, 4),
+    (1, 2, 8, 0),
+]
+
+
+@cpp
+@pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
+def test_linear_step(instruction_set, sizes):
+    length, batch, depth, width = sizes
+    given, wide = drawn((length, batch, depth), (width, depth), (width,), (length, batch, width))
+    given[0].mul_(5), wide[0].mul_(5)
+    for eps in (None, 1e-8):
+        (x, weight, bias, residual), (y, *rest) = given, wide
+        y = y if eps is None else _rms_norm(y, eps)[0]
+        expected = torch.nn.functional.linear(y, rest[0])
+        close(decoding.linear_step(x, eps, weight, None, None), expected.float())
+        expected = expected + rest[1] + rest[2]
+        close(decoding.linear_step(x, eps, weight, bias, residual), expected.float())
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+        close(decoding.linear_step(x, eps, weight, bias, residual), expected.float())
+
+
+@cpp
+@pytest.mark.parametrize("sizes", [x for x in PRODUCTS if x[3]], ids=str)
+def test_gated_step(instruction_set, sizes):
+    length, batch, width, inner = sizes
+    given, wide = drawn((length, batch, width), (2 * inner, width), (2 * inner,), (width, inner), (width,))
+    (x, first, bias, last, out_bias), (y, *rest) = given, wide
+    for biases in ((bias, out_bias), (None, None)):
+        own = [None if b is None else b.double() for b in biases]
+        gate, value = torch.nn.functional.linear(_rms_norm(y, 1e-8)[0], rest[0], own[0]).chunk(2, -1)
+        expected = y + torch.nn.functional.linear(torch.nn.functional.silu(gate) * value, rest[2], own[1])
+        close(decoding.gated_step(x, 1e-8, first, biases[0], last, biases[1]), expected.float())
+
+
 def norm_and_derivative(x, grad):
     """Output, root mean squares and gradient with PyTorch's operators."""
     out, root = _rms_norm(x, RMSNorm.eps)
@@ -188,6 +244,14 @@ def block_step_of(q, k, v, angles, places):
     return q, k, v, *angles, 0.5, places, keys, values, True
 
 
+def linear_step_of(x):
+    return x, 1e-8, torch.randn(3, 5), torch.randn(3), torch.randn(1, 2, 3)
+
+
+def gated_step_of(x):
+    return x, 1e-8, torch.randn(8, 5), torch.randn(8), torch.randn(5, 4), None
+
+
 @cpp
 @pytest.mark.parametrize("inference", [False, True])
 def test_every_operator_that_writes_an_argument_tells_autograd(inference):
@@ -232,6 +296,8 @@ def test_opcheck():
         (decoding.norm_step, (q, k, v, *angles, places, state, True)),
         (torch.ops.causal_linear_attention.block_step.default, block_step_of(q, k, v, angles, places)),
         (decoding.rms_norm, (torch.randn(3, 5), 1e-8)),
+        (decoding.linear_step, linear_step_of(torch.randn(1, 2, 5))),
+        (decoding.gated_step, gated_step_of(torch.randn(1, 2, 5))),
     ]
     for operator, arguments in calls:
         assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
@@ -256,6 +322,33 @@ def test_what_would_read_beyond_a_tensor_is_refused():
         (decoding.block_step, (q, k, v, direction, theta, 1.0, places, block, block[:1], True), "keys and"),
         (decoding.rms_norm, (torch.randn(3).double(), 1e-8), "float32"),
     ]
+    x = torch.randn(1, 2, 5)
+    for operator, given, changes in (
+        (
+            decoding.linear_step,
+            linear_step_of(x),
+            [
+                (0, x[0], "x must be"),
+                (0, x.double(), "float32"),
+                (2, torch.randn(3, 4), "weights must be"),
+                (2, torch.randn(5, 3).T, "contiguous"),
+                (3, torch.randn(4), "biases must have"),
+                (4, torch.randn(1, 2, 4), "residual must be"),
+            ],
+        ),
+        (
+            decoding.gated_step,
+            gated_step_of(x),
+            [
+                (2, torch.randn(7, 5), "as many gates"),
+                (3, torch.randn(4), "biases must have"),
+                (4, torch.randn(5, 3), "weights must be"),
+                (4, torch.randn(4, 4), "output must be"),
+            ],
+        ),
+    ):
+        for place, other, message in changes:
+            wrong.append((operator, (*given[:place], other, *given[place + 1 :]), message))
     for operator, arguments, message in wrong:
         with pytest.raises(RuntimeError, match=message):
             operator(*arguments)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from causal_linear_attention import fused
 from causal_linear_attention.checks import check_mask, check_tensors
-from causal_linear_attention.decoding import decodes
+from causal_linear_attention.decoding import decodes, linear_step
 
 from ..errors import UserError
-from ..modules.linear_maps import JoinsMaps
-from ..modules.norms import KERNELS
+from ..modules.linear_maps import JoinsMaps, has_hooks, is_plain
+from ..modules.norms import KERNELS, RMSNorm, is_plain_rms
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
@@ -205,7 +205,7 @@ class SelfAttention(JoinsMaps, Attention):
     """Multi-head attention between projections of queries, keys and values and an output map.
 
     A subclass says what happens between them: `attend` for whole sequences, `decode` for the next tokens
-    of known prefixes, and `finish` for what is done to the joined heads before the output map.
+    of known prefixes, and a `norm` of the joined heads before the output map, or another `finish`.
 
     Args: as for `Attention`.
     """
@@ -219,6 +219,7 @@ class SelfAttention(JoinsMaps, Attention):
         self.k_proj = nn.Linear(embed_dim, embed_dim)
         self.v_proj = nn.Linear(embed_dim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.norm: RMSNorm | None = None
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
@@ -238,8 +239,8 @@ class SelfAttention(JoinsMaps, Attention):
         raise NotImplementedError(f"{type(self).__name__} has no decode, which generation needs")
 
     def finish(self, x: Tensor) -> Tensor:
-        """What happens to the joined heads `(N, B, D)` before the output map."""
-        return x
+        """What happens to the joined heads `(N, B, D)` before the output map: `norm`, if there is one."""
+        return x if self.norm is None else self.norm(x)
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
@@ -251,7 +252,9 @@ class SelfAttention(JoinsMaps, Attention):
 
     def has_methods_of(self, mechanism: type["SelfAttention"], *names: str) -> bool:
         """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
-        return all(getattr(getattr(self, x), "__func__", None) is getattr(mechanism, x) for x in names)
+        own = type(self)
+        inherited = all(getattr(own, x) is getattr(mechanism, x) for x in names)
+        return inherited and self.__dict__.keys().isdisjoint(names)
 
     def mix_joined(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """`mix` with `attend` from q, k and v side by side, `(N, B, 3 D)`, to joined heads, `(N, B, D)`."""
@@ -264,16 +267,43 @@ class SelfAttention(JoinsMaps, Attention):
         out, state = self.decode(q, k, v, new, self.first_state(q) if state is None else state)
         return self._join(out, x), state
 
+    def residual_step(
+        self, x: Tensor, eps: float, new: NewTokens, incremental_state: dict[str, State]
+    ) -> Tensor | None:
+        """`x + self(rms(x))` of single tokens `x: (1, B, D)` by the kernels; None where they cannot.
+
+        They compute what is on both sides of `decode`; parts that were replaced or have hooks must be called.
+        """
+        if self.backend not in KERNELS or has_hooks(self):
+            return None
+        replaced = not self.has_methods_of(SelfAttention, *_AROUND_DECODE)
+        if replaced or not is_plain(self.out_proj) or not (self.norm is None or is_plain_rms(self.norm)):
+            return None
+        if (joined := self.joined_parameters()) is None:
+            return None
+        q, k, v = self._single_tokens(linear_step(x, eps, *joined, None))
+        state = self.get_state(incremental_state)
+        out, state = self.decode(q, k, v, new, self.first_state(q) if state is None else state)
+        self.set_state(incremental_state, {**state, "position": new.end})
+        norm_eps = None if self.norm is None else self.norm.eps
+        return linear_step(out.reshape(x.shape), norm_eps, self.out_proj.weight, self.out_proj.bias, x)
+
+    def _single_tokens(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v `(B, H, 1, d)` from those of all heads side by side."""
+        return joined.view(joined.shape[-2], 3, self.num_heads, 1, self.head_dim).unbind(1)
+
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.shape[0] == 1 and self.plain_maps():  # a decoding step, of which every call takes its share
-            joined = self.joined_maps(x[0])
-            return joined.view(x.shape[1], 3, self.num_heads, 1, self.head_dim).unbind(1)
+            return self._single_tokens(self.joined_maps(x[0]))
         q, k, v = self.separate_maps(x.squeeze(0))
         return self.heads(q), self.heads(k), self.heads(v)
 
     def _join(self, out: Tensor, like: Tensor) -> Tensor:
         joined = out.reshape(like.shape) if like.shape[0] == 1 else out.permute(2, 0, 1, 3).flatten(2)
         return self.out_proj(self.finish(joined).to(like.dtype))
+
+
+_AROUND_DECODE = ("forward", "mix_next", "finish", "_projections", "_join")
 
 
 def real_tokens(padding_mask: Tensor | None, like: Tensor) -> Tensor:

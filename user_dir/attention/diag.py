@@ -127,7 +127,3 @@ class DiagAttention(SelfAttention):
     def _weights(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         weigh = masked_softmax if self.norm is None else relu_weights
         return self.dropout(weigh(scores, visible))
-
-    def finish(self, x: Tensor) -> Tensor:
-        """See `SelfAttention.finish`: RMSNorm over the full width when the weights are not normalised."""
-        return x if self.norm is None else self.norm(x)

@@ -74,7 +74,3 @@ class NormAttention(LinearAttention):
         one_plus = self.options.feature_map == "1+elu"
         out, total = norm_step(q, k, v, *self.urpe.angles(q.dtype), new.start, state["sum"], one_plus)
         return out, {"sum": total}
-
-    def finish(self, x: Tensor) -> Tensor:
-        """See `SelfAttention.finish`: RMSNorm over the full width."""
-        return self.norm(x)

@@ -3,10 +3,16 @@
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from causal_linear_attention.decoding import few_rows
+
+from ..attention.base import SelfAttention
 from ..attention.parts.new_tokens import NewTokens
 from ..errors import UserError
 from ..modules import GLU, FeedForward, build_norm
+from ..modules.dropout import drops
 from ..modules.feed_forward import default_glu_width
+from ..modules.linear_maps import has_hooks
+from ..modules.norms import is_plain_rms
 from ..modules.residual import add_and_norm, add_branch
 
 
@@ -57,18 +63,35 @@ class TransformerLayer(nn.Module):
 
         `new_tokens` is what the layers of a decoding step share.
         """
+        if self.pre_norm and few_rows(x) and not drops(self.dropout):
+            return self._of_few_rows(x, key_padding_mask, incremental_state, new_tokens)
         y = self.self_attn_layer_norm(x) if self.pre_norm else x
-        y = self.self_attn(
-            y,
-            key_padding_mask=key_padding_mask,
-            incremental_state=incremental_state,
-            new_tokens=new_tokens,
-        )[0]
+        y = self._attention(y, key_padding_mask, incremental_state, new_tokens)
         if self.pre_norm:
             x, y = add_and_norm(x, y, self.dropout, self.final_layer_norm, keep=True)
             return add_branch(x, self._feed_forward(y), self.dropout)
         _, x = add_and_norm(x, y, self.dropout, self.self_attn_layer_norm, keep=False)
         return add_and_norm(x, self._feed_forward(x), self.dropout, self.final_layer_norm, keep=False)[1]
+
+    def _of_few_rows(
+        self, x: Tensor, mask: Tensor | None, incremental_state: dict | None, new: NewTokens | None
+    ) -> Tensor:
+        """`forward`, pre-norm and without dropout, each half by kernels where its parts fit them."""
+        out, norm, attention = None, self.self_attn_layer_norm, self.self_attn
+        single = len(x) == 1 and new is not None and incremental_state is not None and mask is None
+        if single and is_plain_rms(norm) and isinstance(attention, SelfAttention):
+            out = attention.residual_step(x, norm.eps, new, incremental_state)
+        x = x + self._attention(norm(x), mask, incremental_state, new) if out is None else out
+        out, norm, glu = None, self.final_layer_norm, getattr(self, "glu", None)
+        if type(glu) is GLU and not has_hooks(glu) and is_plain_rms(norm):
+            out = glu.residual_step(x, norm.eps)
+        return x + self._feed_forward(norm(x)) if out is None else out
+
+    def _attention(
+        self, x: Tensor, mask: Tensor | None, incremental_state: dict | None, new: NewTokens | None
+    ) -> Tensor:
+        given = {"key_padding_mask": mask, "incremental_state": incremental_state, "new_tokens": new}
+        return self.self_attn(x, **given)[0]
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if hasattr(self, "glu"):

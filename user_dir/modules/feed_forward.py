@@ -8,6 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from causal_linear_attention import fused
+from causal_linear_attention.decoding import gated_step
 from causal_linear_attention.transforms import transformed
 
 from ..errors import check_choice
@@ -74,11 +75,20 @@ class GLU(JoinsMaps):
         self.dropout = FairseqDropout(dropout)
         self.join_maps()
 
+    def residual_step(self, x: Tensor, eps: float) -> Tensor | None:
+        """`x + self(rms(x))` of the few rows `x: (N, B, D)` by the kernels; None where they cannot."""
+        joined = self.joined_parameters() if self._fuses() else None
+        if joined is None:
+            return None
+        return gated_step(x, eps, *joined, self.l3.weight, self.l3.bias)
+
+    def _fuses(self) -> bool:
+        return self.activation is F.silu and is_plain(self.l3) and not drops(self.dropout)
+
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
-        plain = self.plain_maps() and is_plain(self.l3)
-        if plain and self.activation is F.silu and not drops(self.dropout):
+        if self._fuses() and self.plain_maps():
             out = _gated_linear(self.joined_maps(rows), self.l3)
         else:
             gate, value = self.separate_maps(rows)

@@ -50,9 +50,7 @@ class JoinsMaps(nn.Module):
         weights, biases = self._parameters_of_maps()
         if torch.compiler.is_compiling() or in_transform():
             return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-        joined = self._joined
-        if joined is not None and joined.addresses != _addresses(weights + biases):
-            joined = None
+        joined = self._side_by_side(weights, biases)
         if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases)):
             rows = x.flatten(0, -2)
             out = _JoinedMaps.apply(rows, joined, self.aligned, len(weights), *weights, *biases)
@@ -66,6 +64,17 @@ class JoinsMaps(nn.Module):
         if not self.plain_maps():
             return [one(x) for one in maps]
         return self.joined_maps(x).split([one.out_features for one in maps], -1)
+
+    def joined_parameters(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight and bias of all maps together, as views; None unless they are plain and side by side."""
+        if not self.plain_maps() or (joined := self._side_by_side(*self._parameters_of_maps())) is None:
+            return None
+        return joined.weight, joined.bias
+
+    def _side_by_side(self, weights: list[Tensor], biases: list[Tensor]) -> _Joined | None:
+        joined = self._joined
+        fits = joined is not None and joined.addresses == _addresses(weights + biases)
+        return joined if fits else None
 
     def _parameters_of_maps(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights, and biases of those maps that have one."""
@@ -88,7 +97,12 @@ class JoinsMaps(nn.Module):
 
 def is_plain(linear: nn.Module | None) -> bool:
     """Whether this is torch's own linear map, without hooks."""
-    return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+    return type(linear) is nn.Linear and not has_hooks(linear)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anything is called before or after the module's `forward`, which then must be called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

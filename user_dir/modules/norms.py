@@ -16,6 +16,7 @@ from causal_linear_attention.transforms import in_transform, transformed
 
 from ..errors import check_choice
 from .batch_norm import BatchNorm
+from .linear_maps import has_hooks
 
 
 class RMSNorm(nn.Module):
@@ -56,6 +57,11 @@ def choose_kernels(model: nn.Module, backend: str) -> None:
     for part in model.modules():
         if isinstance(part, RMSNorm):
             part.kernels = backend in KERNELS
+
+
+def is_plain_rms(norm: nn.Module) -> bool:
+    """Whether kernels may compute this norm with what is around it: RMSNorm without hooks."""
+    return type(norm) is RMSNorm and norm.kernels and not has_hooks(norm)
 
 
 def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from causal_linear_attention import fused
 
 from .dropout import drops
-from .norms import RMSNorm, rms_norm_of_sum
+from .norms import is_plain_rms, rms_norm_of_sum
 
 
 def add_branch(x: Tensor, y: Tensor, dropout: FairseqDropout) -> Tensor:
@@ -20,7 +20,7 @@ def add_and_norm(
     x: Tensor, y: Tensor, dropout: FairseqDropout, norm: nn.Module, *, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
     """`x + dropout(y)`, None unless `keep`, and its norm."""
-    if type(norm) is not RMSNorm or not norm.kernels or not _fits(x, dropout):
+    if not is_plain_rms(norm) or not _fits(x, dropout):
         total = x + dropout(y)
         return total, norm(total)
     return rms_norm_of_sum(x, y.to(x.dtype), *_drawn(dropout, x), norm.eps, keep=keep)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "fused.h"
 #include "threads.h"
 
 namespace cla {
@@ -81,6 +82,14 @@ void attend_to_block(const BlockStep& s, int64_t place, const float* q, const fl
   }
 }
 
+// All columns, spread over threads.
+void multiply(const Product& p, const Threads& threads) {
+  constexpr int64_t kColumns = 64;  // of a piece
+  for_each((p.width + kColumns - 1) / kColumns, 2 * kColumns * p.rows * p.depth, 0, threads, [&](int64_t task, float*) {
+    current_kernels().product(p, task * kColumns, std::min(p.width, (task + 1) * kColumns));
+  });
+}
+
 }  // namespace
 
 void norm_step(const NormStep& s, const Threads& threads) {
@@ -136,6 +145,27 @@ void rms_norm(const float* x, int64_t rows, int64_t width, double eps, float* ou
       for (int64_t j = 0; j < width; ++j) out[i * width + j] = from[j] / root;
     }
   });
+}
+
+void linear_step(const LinearStep& s, const Threads& threads) {
+  Product p = s.product;
+  const Buffer<float> normed = allocate<float>(s.normed ? p.rows * p.depth : 0);
+  if (s.normed) {
+    rms_norm(p.x, p.rows, p.depth, s.eps, normed.get(), threads);
+    p.x = normed.get();
+  }
+  multiply(p, threads);
+}
+
+void gated_step(const GatedStep& s, const Threads& threads) {
+  const Buffer<float> inputs = allocate<float>(s.rows * 2 * s.inner), products = allocate<float>(s.rows * s.inner);
+  LinearStep first;
+  first.product = {s.rows, s.width, 2 * s.inner, s.x, s.weight, s.bias, nullptr, inputs.get()};
+  first.normed = true;
+  first.eps = s.eps;
+  linear_step(first, threads);
+  gated({s.rows, s.inner, Dtype::f32, inputs.get(), 2 * s.inner, products.get()}, threads);
+  multiply({s.rows, s.inner, s.width, products.get(), s.out_weight, s.out_bias, s.x, s.out}, threads);
 }
 
 }  // namespace cla

@@ -13,6 +13,7 @@ namespace {
 #include "decays.inl"
 #include "chunk_scan.inl"
 #include "step.inl"
+#include "product.inl"
 #include "fused.inl"
 
 #define CLA_TEXT(x) #x
@@ -21,6 +22,6 @@ namespace {
 
 extern const Kernels kernels;
 const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float, false>, segment<double, false>, segment<float, true>,
-                         segment<double, true>, step_f32, step_f64, &kFused<float>, &kFused<double>};
+                         segment<double, true>, step_f32, step_f64, product, &kFused<float>, &kFused<double>};
 }  // namespace CLA_ISA
 }  // namespace cla

@@ -119,6 +119,14 @@ struct Step {
   const void* decay = nullptr;  // of the sums' type; null for 1
 };
 
+// Some rows times a matrix whose rows are as long: out[r][i] = x[r] . weight[i] + bias[i] + residual[r][i], the last two
+// where they are given. Arrays are contiguous.
+struct Product {
+  int64_t rows = 0, depth = 0, width = 0;
+  const float *x = nullptr, *weight = nullptr, *bias = nullptr, *residual = nullptr;
+  float* out = nullptr;
+};
+
 // What one instruction set offers; `state` enters the segment and gains its sum of b[j]^T c[j] (and of b[j]
 // for z).
 struct Kernels {
@@ -129,6 +137,7 @@ struct Kernels {
   void (*decayed_f64)(const Segment&, double* state, double* workspace);
   void (*step_f32)(const Step&);
   void (*step_f64)(const Step&);
+  void (*product)(const Product&, int64_t first, int64_t last);  // columns [first, last) of all rows
   const FusedKernels<float>* fused_f32;
   const FusedKernels<double>* fused_f64;
 };
