@@ -3,6 +3,7 @@
 Without fairseq only the tests of the operator are collected.
 """
 
+import gc
 import importlib.util
 import os
 import signal
@@ -15,7 +16,6 @@ from pathlib import Path
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,14 +36,24 @@ def pytest_report_header():
 def pytest_configure(config):
     # Started in the background of a script, a process ignores Ctrl-C, and so would what the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not FAIRSEQ:
+    if not FAIRSEQ or hands_out(config):
         return
-    from fairseq.utils import import_user_module
-
+    from lab.run.process import import_quickly
     from tests.helpers import registry
 
-    import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+    import_quickly("fairseq.utils").import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
     registry.share()
+    gc.freeze()  # what was imported stays, and no collection need walk through it
+    gc.disable()  # nor through the thousands of tests while they are collected
+
+
+def hands_out(config) -> bool:
+    """Whether this process runs no test itself, but hands them to others."""
+    return bool(getattr(config.option, "tx", None)) and not hasattr(config, "workerinput")
+
+
+def pytest_collection_finish():
+    gc.enable()
 
 
 NOT_RUN = pytest.StashKey[int]()
@@ -97,6 +107,8 @@ def longest_first(items, workers):
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
+    import torch  # a process that only hands out tests does not need it
+
     from tests.helpers.cases import SEED
 
     torch.manual_seed(SEED)
