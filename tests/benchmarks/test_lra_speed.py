@@ -65,6 +65,7 @@ def test_wrong_folders(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_quick_run_from_another_folder(tmp_path):
     out = tmp_path / "a b" / "speed.json"
     command = [sys.executable, "-m", "benchmarks.lra_speed", "--quick", "--device", "cpu"]

@@ -11,8 +11,9 @@ from benchmarks.lm_cost import measure_decoding
 from benchmarks.measuring import PeakMemory, ran_out_of_memory
 from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
 from benchmarks.worker import measure_steps, run_case
-from lab.methods import LANGUAGE_MODELS
+from lab.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
 from tests.helpers import forked
+from tests.helpers.cases import mainly
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 
@@ -22,14 +23,16 @@ def test_steps_stop_when_enough_time_has_passed():
     assert len(measure_steps({**case, "enough_s": 0})["step_seconds"]) == 1
 
 
-@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@pytest.mark.parametrize("name", mainly(MAIN_LANGUAGE_MODELS, LANGUAGE_MODELS))
 def test_decoding_is_timed_at_every_position(name):
     case = {**CASE, "architecture": name, "positions": [3, 70], "decoding_steps": 2, "visits": 3}
     result = measure_decoding(case)["token_seconds"]
     assert {position: len(seconds) for position, seconds in result.items()} == {"3": 6, "70": 6}
 
 
-@pytest.mark.parametrize("name", [n for n in LANGUAGE_MODELS if n != "transformer_lm"])
+@pytest.mark.parametrize(
+    "name", mainly(MAIN_LANGUAGE_MODELS, [n for n in LANGUAGE_MODELS if n != "transformer_lm"])
+)
 def test_filled_state_is_that_of_the_whole_prompt(name):
     lm = LanguageModel(name, TINY, 80, 80, "cpu")
     lm.model.eval()

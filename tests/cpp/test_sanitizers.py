@@ -117,6 +117,7 @@ def test_operators_under_sanitizers(root, tmp_path, kernels):
     assert done.returncode == 0 and int(done.stdout) > 300, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(COMPILER is None, reason="no g++")
 @pytest.mark.parametrize("name", [f"{PER_SET}baseline.cpp", *ISA_FLAGS])
 def test_instruction_sets_share_no_function(root, tmp_path, name):

@@ -1,12 +1,33 @@
-"""Cases that one test goes through, where a test for each would take longer to collect than to run."""
+"""Cases of a test: those that are exhaustive, and those that one test goes through.
 
-from collections.abc import Iterator
+The latter are for where a test for each would take longer to collect than to run.
+"""
+
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import torch
 
 SEED = 1234
 """That every test begins with."""
+
+
+def mainly(kept: Container[object], values: Iterable[object]) -> list[Any]:
+    """For `parametrize`: all `values`; those that are not `kept` in the default suite are exhaustive."""
+    return [x if x in kept else exhaustive(*(x if isinstance(x, tuple) else (x,))) for x in values]
+
+
+def firstly(number: int, values: Iterable[object]) -> list[Any]:
+    """`mainly`, of which the first `number` are kept."""
+    listed = list(values)
+    return mainly(listed[:number], listed)
+
+
+def exhaustive(*values: object) -> Any:
+    """For `parametrize`: a further case of what another one shows."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 @contextmanager

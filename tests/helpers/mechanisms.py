@@ -113,13 +113,20 @@ def causal_without(*keys: str) -> pytest.MarkDecorator:
 causal_mechanisms = causal_without()
 
 
-def forms_of(*names: str, without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+def forms_of(
+    *names: str, without: tuple[str, ...] = (), exhaustive: tuple[str, ...] = ()
+) -> pytest.MarkDecorator:
     """`key` and `causal`: the mechanisms of these names, or all of them, in each form that they have.
 
-    `without` are the keys of some that are left out.
+    `without` are the keys of some that are left out, `exhaustive` those of some that get that mark.
     """
     forms = [
-        pytest.param(key, causal, id=f"{key}-{'causal' if causal else 'full'}")
+        pytest.param(
+            key,
+            causal,
+            id=f"{key}-{'causal' if causal else 'full'}",
+            marks=pytest.mark.exhaustive if key in exhaustive else (),
+        )
         for key, mechanism in MECHANISMS.items()
         for causal in (True, False)
         if (not names or mechanism.name in names) and key not in without

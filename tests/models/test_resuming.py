@@ -9,6 +9,7 @@ from fairseq.data.iterators import CountingIterator
 
 from conventions import LOCK
 from tests.helpers import forked
+from tests.helpers.cases import exhaustive
 from tests.helpers.logs import losses
 from tests.models.conftest import run_in_two_processes, train_in_two_processes
 from user_dir.fairseq_patches.data import groups_left, keep_place_in_epoch, place_in_epoch
@@ -106,7 +107,7 @@ def test_a_run_without_the_optimizers_state_does_not_start_again(commands, train
     "limit",
     [
         ("--max-update", "3"),
-        ("--max-epoch", "1"),
+        exhaustive(("--max-epoch", "1")),
         ("--patience", "2", "--validate-interval-updates", "1", "--maximize-best-checkpoint-metric"),
     ],
     ids=["updates", "epochs", "patience"],

@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 
 from tests.helpers import forked
+from tests.helpers.cases import exhaustive
 from tests.helpers.golden import load, relative, state
 from tests.helpers.lm import dictionary
 from tests.helpers.logs import losses, wait_for
@@ -39,7 +40,7 @@ def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
     assert resumed == {update: expected[update] for update in resumed}
 
 
-@pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=["float32", "bf16"])
+@pytest.mark.parametrize("precision", [(), exhaustive(("--bf16",))], ids=["float32", "bf16"])
 def test_the_fused_adam_continues_a_run(precision, commands, tmp_path):
     """And gives the losses that fairseq's would have given."""
     options = ("--dropout", "0", "--disable-validation", "--max-update", "8", *precision)
@@ -62,7 +63,7 @@ def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "alone"),
     [
-        (("--criterion", "cross_entropy", UNTIED), ("--update-freq", "2")),
+        exhaustive(("--criterion", "cross_entropy", UNTIED), ("--update-freq", "2")),
         (("--criterion", "chunked_cross_entropy", UNTIED), ("--update-freq", "2")),
         pytest.param(CARRIED, ("--batch-size", "8"), marks=pytest.mark.slow),
     ],

@@ -18,6 +18,7 @@ from causal_linear_attention import (
     select_backend,
     selection,
 )
+from tests.helpers.cases import exhaustive
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 BACKENDS = [pytest.param("cpp", marks=cpp), "torch"]
@@ -245,7 +246,7 @@ def test_one_graph_for_any_batch_and_length(run, decays):
 
 
 @pytest.mark.parametrize("run", [attend, step], ids=["all", "step"])
-@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+@pytest.mark.parametrize("decays", [exhaustive(of_heads), mild], ids=["heads", "positions"])
 def test_an_exported_program_of_any_batch_and_length(run, decays):
     class Call(torch.nn.Module):
         def forward(self, *tensors):

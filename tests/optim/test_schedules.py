@@ -8,6 +8,7 @@ import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam
 
+from tests.helpers.cases import exhaustive
 from user_dir.errors import UserError
 from user_dir.optim import CosineWarmupSchedule, OneCycleSchedule, ValueClippedAdam
 
@@ -23,7 +24,7 @@ def schedule(kind, optimizer, warmup, total, max_update=0, rate=0.3):
     return kind(config, optimizer)
 
 
-@pytest.mark.parametrize(("warmup", "total"), [(2, 3), (7, 50), (49, 50), (1000, 50_000)])
+@pytest.mark.parametrize(("warmup", "total"), [(2, 3), (7, 50), (49, 50), exhaustive(1000, 50_000)])
 def test_one_cycle_is_torchs(warmup, total):
     ours, _ = adam()
     cycle = schedule(OneCycleSchedule, ours, warmup, None, max_update=total)

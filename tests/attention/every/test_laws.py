@@ -327,9 +327,21 @@ SAME_CODE = (
     "diag-1",
 )
 WHOLE_MODELS = ("norm-elu", "diag-relu", "norm-1+elu", "diag-softmax", "lln_diag")
+# Another variant of each mechanism is compiled by the default suite, too.
+VARIANTS = (
+    "norm-none",
+    "diag-none-16",
+    "retention-8",
+    "lightning-second",
+    "lln_diag-ratio",
+    "bigbird-8-0",
+    "nystromformer-conv",
+    "linformer-separate",
+    "linformer-shared",
+)
 
 
-@forms_of(without=SAME_CODE + WHOLE_MODELS)
+@forms_of(without=SAME_CODE + WHOLE_MODELS, exhaustive=VARIANTS)
 def test_layer_compiles_without_graph_breaks(key, causal):
     torch._dynamo.reset()
     module = build(key, causal).train()

@@ -253,6 +253,7 @@ def test_full_disk_leaves_nothing(full_disk, refused, folder, tiny_pretraining, 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_real_tasks(shared_dir, prepare, small_prepared, tmp_path):
     """Everything there is; the first and the last row of each split decode to the text."""
     source = shared_dir / "data" / "glue"

@@ -59,6 +59,7 @@ def test_files_are_those_of_fairseq_preprocess(call, small_corpus, tmp_path):
 
 @pytest.mark.longest
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_wikitext2_sentencepiece(call, wikitext2, tmp_path):
     dest = tmp_path / "data"
     arguments = ["wikitext-2", "--from", wikitext2, "--dest", dest, "--tokenizer", "sentencepiece"]
