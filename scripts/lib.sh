@@ -84,13 +84,18 @@ check_gpu() {
     local python=${PYTHON:-$VENV_PYTHON}
     [[ -x $python || -n ${PYTHON:-} ]] || python=python3
     if ! wants_help "$@"; then
-        needs_package "$python" 'import torch' "has no torch, and so no GPU; name one that has in PYTHON"
+        needs_package "$python" "$(finds torch)" "has no torch, and so no GPU; name one that has in PYTHON"
         needs_package "$python" 'import setuptools; exit(int(setuptools.__version__.split(".")[0]) < 77)' \
             "needs setuptools 77 or later to build the kernels; run $python -m pip install -U setuptools"
-        needs_package "$python" 'import pytest, hypothesis' \
+        needs_package "$python" "$(finds pytest hypothesis)" \
             "has no pytest or no hypothesis; run $python -m pip install pytest hypothesis"
     fi
     exec_command "$python" "$@"
+}
+
+# finds NAME...: the Python code that fails unless these packages are there; importing torch would take seconds.
+finds() {
+    printf 'from importlib.util import find_spec; exit(not all(map(find_spec, "%s".split())))' "$*"
 }
 
 # needs_package PYTHON CODE COMPLAINT: end with the complaint about the Python unless the code runs in it.
