@@ -13,6 +13,7 @@ The backward pass draws dropout again from its seed, which is all that is kept o
 """
 
 from collections import defaultdict
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -83,14 +84,14 @@ seed; padding `(B, N)`, True at positions that are no keys.
 """
 
 blocks_backward = torch.ops.causal_linear_attention.blocks_backward.default
-"""`(grad, ...) -> (grad_qkv, grad_theta)`."""
+"""`(grad, ...) -> (grad_qkv, grad_theta)`, grad_theta as of `features_backward`."""
 
 LARGEST_BLOCK = 512
-"""Positions of a block for which `blocks` is meant: its weights stay in the caches."""
+"""Positions of a block for which `blocks` is meant on a CPU: its weights stay in the caches."""
 
 
 def runs(x: Tensor) -> bool:
-    """Whether the operators other than `blocks` run for inputs like x, of its device and type."""
+    """Whether the operators run for inputs like x, of its device and type; for `blocks` see `runs_blocks`."""
     return x.dtype in _DTYPES[x.device.type] and decoding.compiled(x)
 
 
@@ -98,9 +99,30 @@ _HALVES = (torch.bfloat16, torch.float16)
 _DTYPES = defaultdict(tuple, cpu=(torch.float32, torch.float64, *_HALVES), cuda=(torch.float32, *_HALVES))
 
 
-def runs_blocks(x: Tensor) -> bool:
-    """Whether `blocks` runs for inputs like x: on CPUs."""
-    return x.is_cpu and runs(x)
+def runs_blocks(x: Tensor, size: int, dim: int) -> bool:
+    """Whether `blocks` runs for blocks of `size` positions and heads of `dim` columns, as `runs`.
+
+    A GPU holds a block in shared memory: PyTorch computes those that are too large.
+    """
+    if not runs(x):
+        return False
+    if x.is_cpu:
+        return size <= LARGEST_BLOCK
+    return blocks_bytes(size, dim) <= _shared_bytes(x.device)
+
+
+def blocks_bytes(size: int, dim: int) -> int:
+    """Shared memory that `blocks_backward` asks for; csrc/cuda/blocks.cu follows the same rule."""
+    numbers = 2 * size * (dim | 1) + 2 * size * size + _WARPS * (2 * _ROWS_OF_WARP * dim + dim // 2)
+    return -(-4 * numbers // 128) * 128
+
+
+_WARPS, _ROWS_OF_WARP = 8, 4
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def new_seed(device: torch.device) -> Tensor:
@@ -155,11 +177,12 @@ def _contiguous(x: Tensor) -> Tensor:
 _POSITIONS_OF_PART = 16  # as in csrc/cuda/fused.cu
 
 
-def _gradient_of_theta(qkv: Tensor, theta: Tensor | None, heads: int) -> Tensor:
+def _gradient_of_theta(qkv: Tensor, theta: Tensor | None, heads: int, size: int) -> Tensor:
+    """Of parts of `size` positions on a GPU."""
     if theta is None:
         return qkv.new_empty(0, dtype=accumulation_dtype(qkv.dtype))
     if qkv.device.type == "cuda":
-        parts = -(-qkv.shape[0] // _POSITIONS_OF_PART) * qkv.shape[1] * heads
+        parts = -(-qkv.shape[0] // size) * qkv.shape[1] * heads
         return qkv.new_empty(parts, theta.numel(), dtype=torch.float32)
     return qkv.new_empty(theta.numel(), dtype=accumulation_dtype(theta.dtype))
 
@@ -196,7 +219,7 @@ def _(qkv, direction, theta, heads, map, scale):
 
 @register_fake(f"{operators.NAMESPACE}::features_backward")
 def _(grad_q, grad_k, grad_v, qkv, direction, theta, heads, map, scale):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads)
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads, _POSITIONS_OF_PART)
 
 
 @register_fake(f"{operators.NAMESPACE}::blocks")
@@ -206,4 +229,4 @@ def _(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed,
 
 @register_fake(f"{operators.NAMESPACE}::blocks_backward")
 def _(grad, qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads)
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads, size)

@@ -107,8 +107,8 @@ inline int64_t gated_width(const Tensor& inputs) {
   return inputs.size(1) / 2;
 }
 
-// The operators but blocks. `On` is a device: On::empty makes a tensor, On::theta_gradient that of theta's gradient,
-// On::run computes a step, and On::Guard makes the tensor's device the current one.
+// The operators. `On` is a device: On::empty makes a tensor, On::theta_gradient that of theta's gradient in
+// On::theta_parts rows, On::run computes a step, and On::Guard makes the tensor's device the current one.
 template <class On>
 struct FusedOperators {
   static std::tuple<Tensor, Tensor, Tensor> residual(Tensor x, std::optional<Tensor> y, std::optional<Tensor> seed,
@@ -250,7 +250,42 @@ struct FusedOperators {
     s.grad_q = array_of(grad_q);
     s.grad_k = array_of(grad_k);
     s.grad_v = array_of(grad_v);
-    Tensor grad_qkv = torch::stable::empty_like(qkv), grad_theta = On::theta_gradient(theta, qkv, x);
+    Tensor grad_qkv = torch::stable::empty_like(qkv), grad_theta = On::theta_gradient(theta, qkv, On::theta_parts(s));
+    s.grad_qkv = grad_qkv.mutable_data_ptr();
+    if (theta.has_value()) s.grad_theta = grad_theta.mutable_data_ptr();
+    On::run(s, qkv);
+    return {grad_qkv, grad_theta};
+  }
+
+  static Tensor blocks(Tensor qkv, std::optional<Tensor> direction, std::optional<Tensor> theta, int64_t heads,
+                       int64_t size, double scale, bool causal, bool softmax, std::optional<Tensor> padding,
+                       std::optional<Tensor> seed, double p) {
+    const typename On::Guard guard(qkv);
+    const Joined x = joined_of(qkv, heads);
+    const Rotation r = rotation_of(direction, theta, scale, x, qkv);
+    Blocks s = blocks_of(x, r, qkv, size, causal, softmax, padding, seed, p);
+    Tensor out = On::empty(qkv, {x.length, x.batch, x.heads * x.dim}, qkv.scalar_type());
+    s.out = out.mutable_data_ptr();
+    On::run(s, qkv);
+    return out;
+  }
+
+  static std::tuple<Tensor, Tensor> blocks_backward(Tensor grad_out, Tensor qkv, std::optional<Tensor> direction,
+                                                std::optional<Tensor> theta, int64_t heads, int64_t size, double scale,
+                                                bool causal, bool softmax, std::optional<Tensor> padding,
+                                                std::optional<Tensor> seed, double p) {
+    const typename On::Guard guard(qkv);
+    const Joined x = joined_of(qkv, heads);
+    const Rotation r = rotation_of(direction, theta, scale, x, qkv);
+    BlocksGradient s;
+    s.blocks = blocks_of(x, r, qkv, size, causal, softmax, padding, seed, p);
+    grad_out = as_contiguous(grad_out);
+    require(grad_out.dim() == 3 && grad_out.size(0) == x.length && grad_out.size(1) == x.batch &&
+                grad_out.size(2) == x.heads * x.dim && grad_out.scalar_type() == qkv.scalar_type() &&
+                on_one_device(grad_out, qkv),
+            "grad_out must be like the output");
+    s.grad_out = grad_out.const_data_ptr();
+    Tensor grad_qkv = torch::stable::empty_like(qkv), grad_theta = On::theta_gradient(theta, qkv, On::theta_parts(s));
     s.grad_qkv = grad_qkv.mutable_data_ptr();
     if (theta.has_value()) s.grad_theta = grad_theta.mutable_data_ptr();
     On::run(s, qkv);

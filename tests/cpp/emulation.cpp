@@ -250,6 +250,31 @@ extern "C" const char* emulate_features(const int64_t* shape, int dtype, int map
   return error;
 }
 
+// Blocks and their derivative. The arrays: qkv, direction, theta (float64), padding, seed, out, the gradients of out and
+// qkv, and the rows of theta's; shape: length, batch, heads, dim and the size of a block.
+extern "C" const char* emulate_blocks(const int64_t* shape, int dtype, int causal, int softmax, double scale, double p,
+                                      HostArray* arrays, int order, int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 9, at_end != 0);
+  Blocks s;
+  s.inputs = {shape[0], shape[1], shape[2], shape[3], static_cast<Dtype>(dtype), moved[0]};
+  s.rotation = {moved[1], moved[2], Dtype::f32, Dtype::f64, scale};
+  s.size = shape[4];
+  s.causal = causal != 0;
+  s.softmax = softmax != 0;
+  s.padding = static_cast<const bool*>(moved[3]);
+  s.dropout = {static_cast<const int64_t*>(moved[4]), static_cast<uint32_t>(p * 4294967296.0 + 0.5), 1 / (1 - p)};
+  s.out = moved[5];
+  const cuda::Device device{0, 80, 1, 232448};
+  const char* error = cuda::blocks(s, device, nullptr);
+  if (error == nullptr) error = cuda::blocks_gradient({s, moved[6], moved[7], moved[8]}, device, nullptr);
+  moved.back();
+  return error;
+}
+
+extern "C" int64_t blocks_bytes(int64_t size, int64_t dim) { return cla::cuda::blocks_bytes(size, dim); }
+
 // Segments of heads of 64 columns with a kernel of which `blocks` fit a multiprocessor.
 extern "C" int planned_segments(int heads, int length, int multiprocessors, int blocks) {
   using namespace cla::cuda;

@@ -46,7 +46,8 @@ def build(root: Path, folder: Path, capability: int) -> None:
 def load(folder: Path) -> ctypes.CDLL:
     """The kernels that `build` left in `folder`."""
     result = ctypes.CDLL(str(folder / LIBRARY))
-    steps = ("step", "norm_step", "block_step", "rms_norm", "residual", "gated", "features")
+    steps = ("step", "norm_step", "block_step", "rms_norm", "residual", "gated", "features", "blocks")
+    result.blocks_bytes.restype = ctypes.c_int64
     for name in ("emulate", *(f"emulate_{step}" for step in steps), "probe_product", "probe_load"):
         getattr(result, name).restype = ctypes.c_char_p
     return result
@@ -211,3 +212,20 @@ def features(library, qkv, direction, theta, heads, map, scale, grads, order=0, 
     shape = [length, batch, heads, width // 3 // heads]
     _call(library.emulate_features, shape, *options, arrays=arrays, order=order, at_end=at_end)
     return q, k, grad_qkv, None if grad_theta is None else grad_theta.sum(0)
+
+
+def blocks(
+    library, qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p, grad, **order
+):
+    """Output and the gradients of qkv and theta of `fused.blocks`; order and at_end as for the others."""
+    length, batch, width = qkv.shape
+    out, grad_qkv, grad_theta = torch.full_like(grad, torch.nan), torch.full_like(qkv, torch.nan), None
+    if theta is not None:
+        theta = theta.double().flatten()
+        parts = -(-length // min(size, length)) * batch * heads
+        grad_theta = torch.full((parts, len(theta)), torch.nan)
+    arrays = [qkv, direction, theta, padding, seed, out, grad, grad_qkv, grad_theta]
+    options = DTYPES[qkv.dtype], int(causal), int(softmax), ctypes.c_double(scale), ctypes.c_double(p)
+    shape = [length, batch, heads, width // 3 // heads, size]
+    _call(library.emulate_blocks, shape, *options, arrays=arrays, **{"order": 0, "at_end": True, **order})
+    return out, grad_qkv, None if grad_theta is None else grad_theta.sum(0)

@@ -49,6 +49,10 @@ def steps_of_a_layer(device: str, batch: int, heads: int, length: int, dim: int)
         rotation = direction, theta, heads, fused.MAPS["elu"], 0.5
         q, k = fused.features(qkv, *rotation)
         found += fused.features_backward(q, k, q, qkv, *rotation)
+        for softmax in (False, True):
+            options = (*rotation[:3], 16, 0.5, not softmax, softmax, None, seed, 0.1)
+            out = fused.blocks(qkv, *options)
+            found += [out, *fused.blocks_backward(out, qkv, *options)]
         if device == "cuda":
             out, root = decoding.rms_norm_forward(x, 1e-8)
             found.append(decoding.rms_norm_backward(grad, out, root, 1e-8))

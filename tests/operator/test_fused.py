@@ -1,5 +1,8 @@
 """The steps between a layer's matrix products: equal to PyTorch's operators, whatever the sizes and types."""
 
+import ctypes
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -282,6 +285,14 @@ def test_operators_refuse_what_would_read_beyond_a_tensor():
             operator(*arguments)
 
 
+def library_or_gpu(request, where):
+    """The emulation's library, or None where a GPU is there to run the kernels."""
+    library = request.getfixturevalue("library_of")(80) if where == "emulated" else None
+    if library is None and (why := extension.reason_on_gpu(torch.device("cuda"))):
+        pytest.skip(why)
+    return library
+
+
 def on_gpu(operator, *arguments):
     moved = [x.cuda() if isinstance(x, torch.Tensor) else x for x in arguments]
     found = operator(*moved)
@@ -291,9 +302,7 @@ def on_gpu(operator, *arguments):
 @pytest.mark.parametrize("where", emulation.ON_A_GPU)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_kernels_of_a_gpu_compute_what_those_of_the_cpu_do(request, where, dtype):
-    library = request.getfixturevalue("library_of")(80) if where == "emulated" else None
-    if library is None and (why := extension.reason_on_gpu(torch.device("cuda"))):
-        pytest.skip(why)
+    library = library_or_gpu(request, where)
 
     def same(found, expected):
         for x, y in zip(found, expected, strict=True):
@@ -339,3 +348,46 @@ def test_kernels_of_a_gpu_compute_what_those_of_the_cpu_do(request, where, dtype
                     found = emulation.features(library, qkv, *rotation, grads, **order)
                     found = [expected[3] if x is None else x for x in found]
                 same(found, expected)
+
+
+@pytest.mark.parametrize("where", emulation.ON_A_GPU)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_blocks_of_a_gpu_are_those_of_the_cpu(request, where, dtype):
+    library = library_or_gpu(request, where)
+    for number, (kind, given) in enumerate(product(KINDS_OF_BLOCKS, BLOCKS)):
+        (causal, softmax, pads, turns, p), (length, batch, heads, dim, size) = kind, given
+        qkv = torch.randn(length, batch, 3 * heads * dim).to(dtype)
+        grad, lrpe = torch.randn(length, batch, heads * dim).to(dtype), lrpe_of(dim, torch.float32)
+        direction, theta = (lrpe.v, lrpe.theta) if turns else (None, None)
+        padding = torch.arange(length) >= torch.arange(1, batch + 1)[:, None] * length // 3 if pads else None
+        seed = fused.new_seed("cpu") if p else None
+        options = direction, theta, heads, size, 0.7, causal, softmax, padding, seed, p
+        expected = fused.blocks(qkv, *options), *fused.blocks_backward(grad, qkv, *options)
+        if library is None:
+            out, (grad_qkv, grad_theta) = (
+                on_gpu(fused.blocks, qkv, *options),
+                on_gpu(fused.blocks_backward, grad, qkv, *options),
+            )
+            found = [*out, grad_qkv, grad_theta.sum(0) if turns else None]
+        else:
+            order = {"order": number % 5, "at_end": number % 2 == 0}
+            found = emulation.blocks(library, qkv, *options, grad, **order)
+        for x, y in zip(found, expected, strict=True):
+            if y.numel():
+                close(x.view_as(y), y, dtype)
+
+
+# causal, softmax, with padding, with LRPE, dropout
+KINDS_OF_BLOCKS = [
+    *[(True, False, False, True, 0.0), (True, True, False, True, 0.4), (False, False, True, True, 0.4)],
+    *[(False, True, True, True, 0.0), (False, False, False, False, 0.0), (False, True, False, False, 0.4)],
+]
+BLOCKS = [*SIZES[:4], (7, 2, 2, 5, 2), (67, 1, 1, 3, 40)]
+
+
+@pytest.mark.exhaustive
+def test_blocks_fit_a_gpu_by_the_rule_of_the_kernels(library_of):
+    for size, dim in [(64, 64), (1, 1), (33, 128), (512, 7)]:
+        assert fused.blocks_bytes(size, dim) == library_of(80).blocks_bytes(
+            ctypes.c_int64(size), ctypes.c_int64(dim)
+        )

@@ -69,7 +69,7 @@ class DiagAttention(SelfAttention):
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`; everything between the projections in one call where kernels run."""
-        fits = self.block_size <= fused.LARGEST_BLOCK and self.dropout.p < 1 and fused.runs_blocks(x)
+        fits = self.dropout.p < 1 and fused.runs_blocks(x, self.block_size, self.head_dim)
         if not (fits and self.has_methods_of(DiagAttention, "attend") and self.fuses(x)):
             return super().mix(x, padding_mask)
 

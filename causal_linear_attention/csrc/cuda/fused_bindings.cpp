@@ -18,11 +18,13 @@ struct Cuda {
   static Tensor empty(const Tensor& like, const int64_t (&sizes)[N], ScalarType dtype) {
     return torch::stable::new_empty(like, {sizes, N}, dtype);
   }
-  // A row for each part, which add up to it.
-  static Tensor theta_gradient(const std::optional<Tensor>& theta, const Tensor& qkv, const Joined& x) {
+  // Rows that add up to it.
+  static Tensor theta_gradient(const std::optional<Tensor>& theta, const Tensor& qkv, int64_t parts) {
     if (!theta.has_value()) return empty(qkv, {0}, ScalarType::Float);
-    return empty(qkv, {cuda::theta_parts(x), theta->numel()}, ScalarType::Float);
+    return empty(qkv, {parts, theta->numel()}, ScalarType::Float);
   }
+  static int64_t theta_parts(const FeaturesGradient& s) { return cuda::theta_parts(s.inputs); }
+  static int64_t theta_parts(const BlocksGradient& s) { return cuda::block_count(s.blocks); }
   template <class Step>
   static void launch(const char* (*step)(const Step&, const Device&, void*), const Step& s, const Tensor& like) {
     check_launch(step(s, device_of(like), stream_of(like)));
@@ -33,6 +35,8 @@ struct Cuda {
   static void run(const GatedGradient& s, const Tensor& like) { launch(cuda::gated_gradient, s, like); }
   static void run(const Features& s, const Tensor& like) { launch(cuda::features, s, like); }
   static void run(const FeaturesGradient& s, const Tensor& like) { launch(cuda::features_gradient, s, like); }
+  static void run(const Blocks& s, const Tensor& like) { launch(cuda::blocks, s, like); }
+  static void run(const BlocksGradient& s, const Tensor& like) { launch(cuda::blocks_gradient, s, like); }
 };
 
 }  // namespace
@@ -45,4 +49,6 @@ STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CUDA, m) {
   CLA_IMPL_FUSED(cla::Cuda, gated_backward);
   CLA_IMPL_FUSED(cla::Cuda, features);
   CLA_IMPL_FUSED(cla::Cuda, features_backward);
+  CLA_IMPL_FUSED(cla::Cuda, blocks);
+  CLA_IMPL_FUSED(cla::Cuda, blocks_backward);
 }
