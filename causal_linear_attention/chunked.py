@@ -136,15 +136,30 @@ def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tupl
 
     Both have the state's dtype, which may be wider than the products' dtype.
     """
-    products = products.view(*state.shape[:2], chunks, *state.shape[2:])
+    shape = *state.shape[:2], chunks, *state.shape[2:]
+    together = math.gcd(chunks, 16) if chunks > SPAN // CHUNK // 2 and _in_sight(products) else 1
+    products = products.view(*state.shape[:2], together, chunks // together, *state.shape[2:])
     before = torch.empty_like(products, dtype=state.dtype)
-    pairs = list(zip(before.unbind(2), products.unbind(2), strict=True))
+    if together == 1:
+        end = _add_up(before, products, state.unsqueeze(2), 3, reverse)
+        return before.view(shape).flatten(0, 2), end.squeeze(2)
+    # Of a single head: within runs of chunks, all runs at once, which threads share; then from run to run.
+    ends = _add_up(before, products, state.new_zeros(()), 3, reverse)
+    entering = torch.empty_like(ends)
+    state = _add_up(entering, ends, state, 2, reverse)
+    before += entering.unsqueeze(3)
+    return before.view(shape).flatten(0, 2), state
+
+
+def _add_up(before: Tensor, products: Tensor, state: Tensor, dim: int, reverse: bool) -> Tensor:
+    """Writes the sums of state and the products before each along `dim`; returns that of all."""
+    pairs = list(zip(before.unbind(dim), products.unbind(dim), strict=True))
     pairs = pairs[::-1] if reverse else pairs
     pairs[0][0].copy_(state)
     for (entered, product), (place, _) in pairwise(pairs):
         _put_sum(place, entered, product)
     entered, product = pairs[-1]
-    return before.flatten(0, 2), entered + product
+    return entered + product
 
 
 def _put_sum(out: Tensor, x: Tensor, y: Tensor) -> None:

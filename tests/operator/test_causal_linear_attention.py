@@ -95,6 +95,20 @@ def test_backward_temporaries_do_not_grow_with_length_squared():
     assert max(made.every) <= max(length * dim, SPAN * CHUNK)
 
 
+def test_a_head_of_many_chunks_has_the_derivatives_of_the_definition(monkeypatch):
+    """First and second ones, of a segment whose chunks are summed in runs."""
+    monkeypatch.setattr(chunked, "SPAN", 32 * CHUNK)
+    given = inputs(1, 2, 32 * CHUNK - 10, 2, 3)
+    found = []
+    for backend in ("torch", "reference"):
+        out = causal_linear_attention(*given[:3], initial_state=given[3], backend=backend)
+        grads = torch.autograd.grad(out.square().sum(), given, create_graph=True)
+        second = torch.autograd.grad(sum(x.square().mean() for x in grads), given)
+        found.append([out, *grads, *second])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_non_causal_matches_definition_and_ignores_padding():
     q, k, v, _ = inputs(2, 2, 30, 4, 5, state=False)
     mask = torch.zeros(2, 30, dtype=torch.bool)
