@@ -8,7 +8,7 @@ comes after it and has the last word. A setting that differs in both files is an
 A file that begins with `# @package _global_` is found from the folder above its own, so that its base can be
 another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablations/NAME`.
 
-Reading a YAML needs neither torch nor fairseq; `settings.py` checks its settings against fairseq's.
+Reading a YAML needs neither torch nor fairseq; `plan.py` checks its settings against fairseq's.
 """
 
 import re

@@ -54,7 +54,6 @@ from lab.study.table import figure_of
 COMMAND = "scripts/study.sh"
 SOURCE = "{source}"
 """Where the words of a `prepare` say what --source names."""
-SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
@@ -299,8 +298,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
         failures += run_missing(study.name, cells, places, held)
         if study.best:
             keep_best_weights(study.best, cells)
-        with run_lock(out, SECONDS_TO_WRITE, "--out"):
-            written = publish(study, out)
+        written = publish(study, out)
         if (page := out / PAGE).is_file():
             print(f"\n{page.read_text(encoding='utf-8').removeprefix(MARK).strip()}\n")
             shown = ", ".join(map(shown_path, written))

@@ -21,7 +21,17 @@ from PIL import Image
 from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import UserError, check_known
-from lab.files import FINGERPRINT, RESULTS, begins, fingerprint, is_generated, marked, renewed, shown_path
+from lab.files import (
+    FINGERPRINT,
+    RESULTS,
+    begins,
+    fingerprint,
+    is_generated,
+    marked,
+    renewed,
+    run_lock,
+    shown_path,
+)
 from lab.measure import MEASURES
 from lab.methods import performer_note
 from lab.publish.tables import (
@@ -51,6 +61,8 @@ LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Of the prose of a page."""
 LOOK = 1
 """Of pictures; a higher number has all of them drawn again."""
+SECONDS_TO_WRITE = 60
+"""To wait for another process that publishes into the folder."""
 NOT_FILLED_IN = (
     TemplateError,
     TypeError,
@@ -389,24 +401,31 @@ def _malformed(study: Study, records: Sequence[Record]) -> Record:
 
 
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
-    """Write what the records in `out` have left behind of README.md and its pictures, or only tell it."""
+    """Bring the page, the pictures and the store in `out` up to date with the records; gives the stale files.
+
+    With `check`, it only reports them. Processes publish into a folder one after another.
+    """
+    stale = _publish(study, out, check=True)
+    if check or not stale:
+        return stale
+    with run_lock(out, SECONDS_TO_WRITE, "--out"):
+        return _publish(study, out, check=False)
+
+
+def _publish(study: Study, out: Path, check: bool) -> list[Path]:
     records = shown_records(study, out)
     if not records:
         return []
     with explained_records(study, records, out):
-        return _publish(study, records, out, check)
-
-
-def _publish(study: Study, records: Sequence[Record], out: Path, check: bool) -> list[Path]:
-    pictures = pictures_of(study, records, out)
-    check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
-    text = write_page(study, records, pictures)
-    old = [picture for picture in pictures if not picture.is_current()]
-    if not check:
-        for picture in old:
-            picture.draw(picture.path)
-    gathered = gather(out, study, check) if is_published(out) else []
-    return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old), *gathered]
+        pictures = pictures_of(study, records, out)
+        check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
+        text = write_page(study, records, pictures)
+        old = [picture for picture in pictures if not picture.is_current()]
+        if not check:
+            for picture in old:
+                picture.draw(picture.path)
+        gathered = gather(out, study, check) if is_published(out) else []
+        return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old), *gathered]
 
 
 def is_published(out: Path) -> bool:

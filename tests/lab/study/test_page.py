@@ -12,7 +12,7 @@ import pytest
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
-from lab.files import MARK, RESULTS, ROOT
+from lab.files import MARK, RESULTS, ROOT, run_lock
 from lab.methods import LANGUAGE_MODELS, NAMED
 from lab.publish.page import markdown_parts
 from lab.publish.plots import colors_of
@@ -399,3 +399,15 @@ def test_a_folder_with_a_store_takes_the_records_into_it(study_file, tmp_path):
     assert read_records(out, study) == before
     found = [record for cell in cells(study, seeds=3, out=out) if (record := cell.record())]
     assert len(found) == len(before) and all(record in before for record in found)
+
+
+def test_one_process_at_a_time_publishes_into_a_folder(study_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.study.page.SECONDS_TO_WRITE", 0)
+    study = read_study(study_file)
+    written(study, tmp_path)
+    with run_lock(tmp_path), pytest.raises(UserError, match="is in use by process"):
+        publish(study, tmp_path)
+    assert not (tmp_path / "README.md").exists()
+    assert tmp_path / "README.md" in publish(study, tmp_path, check=True)
+    assert publish(study, tmp_path) and not publish(study, tmp_path)
+    assert not publish(study, tmp_path / "empty") and not (tmp_path / "empty").exists()
