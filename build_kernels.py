@@ -194,7 +194,9 @@ class BuildKernels(build_ext):
     def _link(
         self, linker: list[str], commands: list[list[str]], target: Path, folder: Path, flags=()
     ) -> None:
-        _run_all(commands)
+        # Those of an instruction set take the longest. They are linked in the order of their names, so that a
+        # function that several files have is not the one of a newer processor.
+        _run_all(sorted(commands, key=lambda command: PER_SET not in command[-1]))
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = [command[-1] for command in commands]
         libraries = [f"-L{folder}", *(f"-l{name}" for name in LIBRARIES)]

@@ -17,11 +17,17 @@ from scripts import build_fairseq
 from tests.helpers import forked
 
 SETUP = """\
+import sys
 from setuptools import Extension, setup
 from torch.utils import cpp_extension
 
 version = "0"
-extensions = [Extension("fairseq.libbleu", sources=["libbleu.cpp"])]
+if sys.platform == "darwin":
+    extra_compile_args = ["-stdlib=libc++", "-O3"]
+else:
+    extra_compile_args = ["-std=c++11", "-O3"]
+
+extensions = [Extension("fairseq.libbleu", sources=["libbleu.cpp"], extra_compile_args=extra_compile_args)]
 
 extensions.extend(
     [
@@ -97,6 +103,7 @@ def test_torchs_extensions_are_left_out(sources, monkeypatch):
     exec(compile((sources / "setup.py").read_text(), "setup.py", "exec"), {})
     [given] = calls
     assert [extension.name for extension in given["ext_modules"]] == ["fairseq.libbleu"]
+    assert given["ext_modules"][0].extra_compile_args == ["-std=c++11", "-O1", "-g0"]
     assert given["cmdclass"] == {}
     assert given["version"] == f"0+{build_fairseq.LABEL}"
 
