@@ -79,7 +79,7 @@ def _check_different_shapes(q: Tensor, k: Tensor, heads: int | None, length: int
         raise ValueError(f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes{but}")
     if heads is None or q.shape[heads] == k.shape[heads]:
         return
-    if not k.shape[heads] or q.shape[heads] % k.shape[heads]:
+    if not k.shape[heads] or not q.shape[heads] or q.shape[heads] % k.shape[heads]:
         raise ValueError(
             f"q has {q.shape[heads]} heads and k {k.shape[heads]}; expected a multiple of k's heads"
         )

@@ -20,6 +20,7 @@ computed together.
 """
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -455,6 +456,27 @@ def chunked(
     if log_decay is not None:
         return _Decayed.apply(q, k, v, initial_state, log_decay)
     return ChunkedCausalLinearAttention.apply(q, k, v, initial_state, False)
+
+
+def grouped(run: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`run` for more heads of q than of k: those that share one are heads of a row, with strides of 0 in k.
+
+    `run` takes and returns what `chunked` does; the state has the heads of k.
+    """
+
+    def run_grouped(q, k, v, state=None, log_decay=None):
+        (batch, heads), count = k.shape[:2], q.shape[1] // max(k.shape[1], 1)
+        if count == 1 or not heads:
+            return run(q, k, v, state, log_decay)
+
+        def shared(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.flatten(0, 1).unsqueeze(1).expand(-1, count, *x.shape[2:])
+
+        q = q.unflatten(1, (heads, count)).flatten(0, 1)
+        out, state = run(q, *map(shared, (k, v, state, log_decay)))
+        return out.unflatten(0, (batch, heads)).flatten(1, 2), state[:, 0].unflatten(0, (batch, heads))
+
+    return run_grouped
 
 
 def normalized(

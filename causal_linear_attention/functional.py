@@ -29,7 +29,14 @@ from .checks import (
     check_state,
     check_tensors,
 )
-from .chunked import accumulation_dtype, chunked, normalized, values_are_known, without_autocast
+from .chunked import (
+    accumulation_dtype,
+    chunked,
+    grouped,
+    normalized,
+    values_are_known,
+    without_autocast,
+)
 from .recomputing import recomputed
 from .selection import KERNELS, announce, select_backend
 from .transforms import composes
@@ -101,18 +108,12 @@ def causal_linear_attention(
         check_state(initial_state, k, v.shape[-1] + normalize, count, "initial_state")
     if scale is not None:
         check_scale(scale)
-        q = q if normalize else q * scale
     name = select_backend(backend, q.device, q.dtype, max(k.shape[-1], v.shape[-1]), log_decay is not None)
     if backend == "auto" and not torch.compiler.is_compiling():
         announce(name, q.device)
     cu_seqlens = _of_several(cu_seqlens)
-    options = (normalize, eps, cu_seqlens, return_state)
-    if q.shape[1] == k.shape[1]:
-        out, state = _attend(name, q, k, v, initial_state, log_decay, *options)
-    else:
-        out, state = _grouped(name, q, k, v, initial_state, log_decay, *options)
-    if scale is not None and normalize:
-        out = out * scale
+    options = (normalize, eps, cu_seqlens, return_state, 1.0 if scale is None else float(scale))
+    out, state = _attend(name, q, k, v, initial_state, log_decay, *options)
     out = out.transpose(1, 2) if layout == "bnhd" else out
     return (out, state) if return_state else out
 
@@ -128,17 +129,20 @@ def _attend(
     eps: float,
     cu_seqlens: Tensor | None,
     return_state: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output and state from one backend, of as many heads of q as of k; the state is None unless wanted."""
+    """Output and state from one backend; the state is None unless wanted."""
     wide = accumulation_dtype(q.dtype)
     if log_decay is not None:
         log_decay = log_decay.to(wide)
     if name in KERNELS and q.shape[-1] and v.shape[-1] and not composes():
         kernels = KERNELS[name].attend
-        return kernels(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state)
+        options = (normalize, eps, cu_seqlens, return_state)
+        return kernels(q, k, v, state, log_decay, *options, scale=scale)
     if log_decay is not None and log_decay.dim() == 1:
-        log_decay = log_decay[:, None].expand(q.shape[:3])
+        log_decay = log_decay[:, None].expand(k.shape[:3])
     run = _pytorch(name, cu_seqlens, return_state)
+    q = q if normalize or scale == 1 else q * scale
     with without_autocast(q.device):
         if normalize:
             out, state = normalized(run, q, k, v, eps, state, log_decay)
@@ -146,44 +150,8 @@ def _attend(
             if name == "reference" and state is not None:
                 state = state.to(q.dtype)
             out, state = run(q, k, v, state, log_decay)
+    out = out * scale if normalize and scale != 1 else out
     return out, state.to(wide) if return_state else None
-
-
-def _grouped(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    state: Tensor | None,
-    log_decay: Tensor | None,
-    normalize: bool,
-    eps: float,
-    cu_seqlens: Tensor | None,
-    return_state: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """As `_attend`, of more heads of q than of k.
-
-    The heads of q that share one of k become the heads of a batch row, whose keys and values have strides of
-    0; packed sequences, which have one row, repeat keys and values instead.
-    """
-    (batch, heads), count = k.shape[:2], q.shape[1] // k.shape[1]
-    options = (normalize, eps, cu_seqlens, return_state)
-    if cu_seqlens is not None:
-        k, v, state = (None if x is None else x.repeat_interleave(count, 1) for x in (k, v, state))
-        if log_decay is not None:
-            log_decay = log_decay.repeat_interleave(count, log_decay.dim() // 2)
-        out, state = _attend(name, q, k, v, state, log_decay, *options)
-        return out, state if state is None else state[:, ::count]
-
-    def shared(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.flatten(0, 1).unsqueeze(1).expand(-1, count, *x.shape[2:])
-
-    q = q.unflatten(1, (heads, count)).flatten(0, 1)
-    if log_decay is not None and log_decay.dim() == 1:
-        log_decay = log_decay[:, None].expand(batch, heads, k.shape[2])
-    out, state = _attend(name, q, *map(shared, (k, v, state, log_decay)), *options)
-    out = out.unflatten(0, (batch, heads)).flatten(1, 2)
-    return out, state if state is None else state[:, 0].unflatten(0, (batch, heads))
 
 
 def causal_linear_attention_step(
@@ -217,16 +185,16 @@ def causal_linear_attention_step(
     if _step_runs_compiled(q, k, v, state, log_decay):
         try:
             decay = None if log_decay is None else log_decay.to(state.dtype).exp()
-            found = operators.step(q, k, v, state, normalize, eps, decay)
-            return found if scale is None else (found[0] * scale, found[1])
+            return operators.step(
+                q, k, v, state, normalize, eps, decay, 1.0 if scale is None else float(scale)
+            )
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
-            check_inputs(q, k, v, rank=3, grouped=True)
+            check_inputs(q, k, v, rank=3)
             check_state(state, k, v.shape[-1] + normalize)
             if log_decay is not None:
                 check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
-            if q.shape == k.shape:
-                raise
+            raise
     q, k, v = _promoted_under_autocast(q, k, v)
     check_inputs(q, k, v, rank=3, grouped=True)
     check_state(state, k, v.shape[-1] + normalize)
@@ -306,6 +274,8 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_deca
     """The compiled step has no derivative; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
         return False
+    if q.shape != k.shape:  # PyTorch reads a state once for all heads of q that share it
+        return False
     if log_decay is not None:
         check_tensors(log_decay=log_decay)
         if log_decay.dtype not in (torch.float32, q.dtype):
@@ -353,8 +323,9 @@ def _pytorch(
     name: str, cu_seqlens: Tensor | None, return_state: bool
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """What "torch" or "reference" runs: a function of q, k, v and the initial state."""
+    run = grouped(reference.quadratic if name == "reference" else chunked)
     if cu_seqlens is None:
-        return reference.quadratic if name == "reference" else chunked
+        return run
     if name == "reference":
-        return partial(reference.each_sequence, cu_seqlens=cu_seqlens)
+        return partial(reference.each_sequence, cu_seqlens=cu_seqlens, run=run)
     return partial(packed.causal, cu_seqlens=cu_seqlens, return_state=return_state)

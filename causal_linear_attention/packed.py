@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .chunked import CHUNK, accumulation_dtype, chunked, decays, values_are_known
+from .chunked import CHUNK, accumulation_dtype, chunked, decays, grouped, values_are_known
 from .recomputing import recomputed
 from .reference import each_sequence, scaled
 from .transforms import in_transform, transformed
@@ -186,8 +186,10 @@ def causal(
 ) -> tuple[Tensor, Tensor | None]:
     """Causal linear attention of each of S sequences packed in `q, k: (1, H, N, D)`, `v: (1, H, N, M)`.
 
+    q may have a multiple of the heads of k and v.
+
     Args:
-        initial_state: `(S, H, D, M)` in the accumulation dtype; None is zero.
+        initial_state: `(S, H, D, M)` in the accumulation dtype, H as of k; None is zero.
         log_decay: `(1, H, N)` in that dtype.
         cu_seqlens: `(S + 1,)`, integers from 0 to N that do not decrease.
 
@@ -195,7 +197,8 @@ def causal(
     `return_state`.
     """
     if _one_by_one(k, v, cu_seqlens):
-        return each_sequence(q, k, v, initial_state, log_decay, cu_seqlens=cu_seqlens, run=chunked)
+        run = grouped(chunked)
+        return each_sequence(q, k, v, initial_state, log_decay, cu_seqlens=cu_seqlens, run=run)
     return recomputed(_causal, q, k, v, initial_state, log_decay, cu_seqlens, return_state)
 
 
@@ -210,13 +213,17 @@ def _causal(
 ) -> tuple[Tensor, Tensor | None]:
     """`causal` in chunks. Keys and values come into two products, whose gradients add up in float32."""
     dtype, wide = v.dtype, accumulation_dtype(q.dtype)
+    heads, group = k.shape[1], q.shape[1] // max(k.shape[1], 1)
     q, k, v = (x.to(wide) for x in (q, k, v))
     if initial_state is None and return_state:
-        shape = (len(cu_seqlens) - 1, q.shape[1], q.shape[-1], v.shape[-1])
+        shape = (len(cu_seqlens) - 1, heads, q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=wide)
     if not q.shape[2]:
-        return (q @ (k.mT @ v)).to(dtype), None if initial_state is None else initial_state.clone()
+        state = (k.mT @ v).repeat_interleave(group, 1)
+        return (q @ state).to(dtype), None if initial_state is None else initial_state.clone()
     chunks = _cut(cu_seqlens, q.shape[2], CHUNK)
+    # The first head of q for each of k, the second ones and so on.
+    q = q.unflatten(1, (heads, group)).transpose(1, 2).flatten(1, 2)
     queries, keys, values = (chunks.of(x) for x in (q, k, v))
     initial = None
     if initial_state is not None:
@@ -229,10 +236,17 @@ def _causal(
         within, since_start = decays(log_decay)
         products = scaled(keys, within[..., -1, :, None]).mT @ values
         entering = _entering(products, initial, *places, since_start[..., -1])
-    out, leaving = chunked(queries, keys, values, entering, log_decay)
+
+    def shared(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.flatten(0, 1).expand(group, -1, *x.shape[2:])
+
+    queries = queries.unflatten(0, (group, heads)).flatten(1, 2)
+    out, leaving = chunked(queries, *map(shared, (keys, values, entering, log_decay)))
+    of_heads = heads, len(chunks.sequences)
+    out = out.unflatten(1, of_heads).transpose(0, 1).flatten(0, 1)
     final = None
     if return_state:
-        final = leaving.index_select(1, chunks.last).transpose(0, 1)
+        final = leaving[0].unflatten(0, of_heads).index_select(1, chunks.last).transpose(0, 1)
         final = torch.where(chunks.empty[:, None, None, None], initial_state, final)
     return chunks.in_a_row(out).to(dtype), final
 

@@ -26,8 +26,8 @@ class Kernels:
     Attributes:
         home: the type of device they run on.
         dtypes: of q, k and v.
-        attend: `(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state) -> (out, state)`,
-            differentiable.
+        attend: `(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state, scale=1) -> (out,
+            state)`, differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M of inputs of a dtype, with or without decays, if there is one.
     """

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .chunked import accumulation_dtype
 from .compiling import assume_constant_result
-from .operators import NAMESPACE, new_decay_gradient, new_gradients, new_inverse, new_like, new_state
+from .operators import NAMESPACE, new_decay_gradient, new_gradients, new_inverse, new_rows, new_state
 
 MAX_DIM = 128
 # Rows of a chunk, and columns of the state and of the outputs in one program: what registers hold.
@@ -80,7 +80,8 @@ def _trial(device: torch.device) -> str:
         with _disable_current_modes():  # of torch.export, whose tensors have no memory
             state = torch.zeros(1, device=device)
             with torch.cuda.device_of(state):
-                _kernels().prefix[1, 1](state, None, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
+                arguments = (state, None, None, 1, torch.empty_like(state), 1, 1)
+                _kernels().prefix[1, 1](*arguments, SIZE=1, REVERSE=False, BLOCK=16)
             state.cpu()
     except Exception as error:
         if "out of memory" in str(error):
@@ -121,11 +122,13 @@ class _Launches:
     """The kernels' launches for inputs like q and v."""
 
     q: Tensor
+    k: Tensor
     v: Tensor
     normalize: bool
     eps: float = 0.0
     cu_seqlens: Tensor | None = None
     decay: Tensor | None = None
+    scale: float = 1.0
 
     @cached_property
     def constants(self) -> dict[str, Any]:
@@ -169,14 +172,25 @@ class _Launches:
         length = max(1, _parts(rows, number * chunk)) * chunk
         return max(1, _parts(rows, length)), length
 
+    @property
+    def group(self) -> int:
+        """Heads of q for each of k."""
+        return self.q.shape[1] // max(self.k.shape[1], 1)
+
+    def strides(self, x: Tensor | None) -> tuple[int, int, int, int]:
+        """Of batch, heads and rows, and how many heads of q share one of x's."""
+        if x is None:
+            return 0, 0, 0, 1
+        return *x.stride()[:3], self.q.shape[1] // max(x.shape[1], 1)
+
     @cached_property
-    def decays(self) -> tuple[Tensor | None, int, int, int]:
-        """As (batch, heads, rows), and their strides."""
+    def decays(self) -> tuple[Tensor | None, int, int, int, int]:
+        """As (batch, heads, rows), and their `strides`."""
         if self.decay is None:
-            return None, 0, 0, 0
+            return None, *self.strides(None)
         decay = self.decay[:, None] if self.decay.dim() == 1 else self.decay
-        decay = decay.expand(self.q.shape[:3])
-        return decay, *decay.stride()
+        decay = decay.expand(self.k.shape[:3])
+        return decay, *self.strides(decay)
 
     def columns(self, x: Tensor) -> int:
         """In one program, of x's."""
@@ -189,24 +203,27 @@ class _Launches:
         b: Tensor,
         c: Tensor,
         out: Tensor,
-        entering: Tensor | None,
-        leaving: Tensor | None,
+        entering: tuple[Tensor | None, int],
+        leaving: tuple[Tensor | None, int],
         inverse: Tensor | None,
         slope: Tensor | None = None,
         outputs: Tensor | None = None,
         dotted: Tensor | None = None,
         sums: tuple[Tensor | None, ...] = (None,) * 4,
     ) -> None:
-        """`sums` are what the kernel calls dots, kept, ends and grad_decay."""
+        """`entering` and `leaving` are states and how many heads share one.
+
+        `sums` are what the kernel calls dots, kept, ends and grad_decay.
+        """
         kernels = _kernels()
         tensors = (a, b, c, out, out if outputs is None else outputs)
-        rows = [y for x in tensors for y in (x, x.stride()[:3])]
-        dotted_strides = (0, 0, 0) if dotted is None else dotted.stride()[:3]
+        rows = [y for x in tensors for y in (x, self.strides(x))]
         self._launch(
             kernels.chunk_scan,
             (self.heads * self.segments[0], _parts(out.shape[-1], self.columns(out))),
-            *(*rows, entering, leaving, inverse, slope, *self.decays, dotted, dotted_strides, *sums),
-            *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
+            *(*rows, *entering, *leaving, inverse, slope, *self.decays),
+            *(dotted, self.strides(dotted), *sums),
+            *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments, self.eps, self.scale),
             KIND=kind,
             DEPTH_BLOCK=_block(a.shape[-1]),
             WIDTH_BLOCK=self.columns(out),
@@ -223,14 +240,16 @@ class _Launches:
         reverse: bool = False,
         inverse: Tensor | None = None,
         slope: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> tuple[tuple[Tensor | None, int], tuple[Tensor | None, int]]:
         """What enters each segment, and where the scan shall leave its last state, unless `final` has it.
 
-        `final` may be empty: then the last states are not wanted.
+        Both with how many heads share a state. `final` may be empty: then the last states are not wanted.
         """
-        number, final = self.segments[0], final if final.numel() else None
+        number = self.segments[0]
+        entering = initial, self.group
+        leaving = final if final.numel() else None, 1 if reverse else self.group
         if number == 1:
-            return initial, final
+            return entering, leaving
         kernels = _kernels()
         size = self.q.shape[-1] * (self.v.shape[-1] + self.normalize)
         block = self.columns(values)
@@ -239,7 +258,7 @@ class _Launches:
         self._launch(
             kernels.segment_sums,
             (self.heads * number, _parts(values.shape[-1], block)),
-            *(keys, keys.stride()[:3], values, values.stride()[:3], sums, inverse, slope),
+            *(keys, self.strides(keys), values, self.strides(values), sums, inverse, slope),
             *(*self.decays, totals),
             *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments),
             REVERSE=reverse,
@@ -248,8 +267,9 @@ class _Launches:
             **self.constants,
         )
         grid = (self.heads, _parts(size, 256))
-        self._launch(kernels.prefix, grid, sums, totals, initial, final, number, SIZE=size, BLOCK=256)
-        return sums, None
+        constants = {"SIZE": size, "REVERSE": reverse, "BLOCK": 256}
+        self._launch(kernels.prefix, grid, sums, totals, *entering, *leaving, number, **constants)
+        return (sums, 1), (None, 1)
 
     def _launch(self, kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
         if 0 not in grid:
@@ -273,12 +293,13 @@ def forward(
     cu_seqlens: Tensor | None = None,
     return_state: bool = True,
     decay: Tensor | None = None,
+    scale: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The operator `triton_forward` of `operators.py`."""
     q, k, v, cu_seqlens = _dense(q), _dense(k), _dense(v), _contiguous(cu_seqlens)
-    out, inverse = new_like(v), new_inverse(q, normalize)
-    final = new_state(q, v, normalize, cu_seqlens, return_state)
-    launches = _Launches(q, v, normalize, eps, cu_seqlens, decay)
+    out, inverse = new_rows(q, v), new_inverse(q, normalize)
+    final = new_state(k, v, normalize, cu_seqlens, return_state)
+    launches = _Launches(q, k, v, normalize, eps, cu_seqlens, decay, scale)
     entering, leaving = launches.states(k, v, _contiguous(state), final)
     launches.chunk_scan("out", q, k, v, out, entering, leaving, inverse)
     return out, final, inverse
@@ -302,7 +323,7 @@ def backward(
     q, k, v, grad_out = _dense(q), _dense(k), _dense(v), _dense(grad_out)
     cu_seqlens = _contiguous(cu_seqlens)
     *grads, grad_initial = new_gradients(q, k, v, state, normalize, cu_seqlens)
-    launches = _Launches(q, v, normalize, cu_seqlens=cu_seqlens, decay=decay)
+    launches = _Launches(q, k, v, normalize, cu_seqlens=cu_seqlens, decay=decay)
     slope = torch.empty_like(inverse) if normalize else None
     scale = inverse if normalize else None
     sums, ends = (None,) * 4, None
@@ -316,7 +337,7 @@ def backward(
         sums = dots, kept, ends, parts
     entering, _ = launches.states(k, v, _contiguous(state), grad_initial.new_empty(0))
     dotted = None if decay is None else q
-    launches.chunk_scan("q", grad_out, v, k, grads[0], entering, ends, scale, slope, out, dotted, sums)
+    launches.chunk_scan("q", grad_out, v, k, grads[0], entering, (ends, 1), scale, slope, out, dotted, sums)
     entering, leaving = launches.states(
         q, grad_out, _contiguous(grad_state), grad_initial, reverse=True, inverse=scale, slope=slope
     )
@@ -324,7 +345,7 @@ def backward(
     launches.chunk_scan(
         "k", v, grad_out, q, grads[1], entering, leaving, scale, slope, dotted=dotted, sums=sums
     )
-    launches.chunk_scan("v", k, q, grad_out, grads[2], entering, None, scale)
+    launches.chunk_scan("v", k, q, grad_out, grads[2], entering, (None, 1), scale)
     grad_decay = new_decay_gradient(q, decay is not None)
     if decay is not None:
         torch.sum(parts, 2, out=grad_decay)

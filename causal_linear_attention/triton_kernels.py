@@ -164,6 +164,18 @@ def state_offsets(
 
 
 @triton.jit
+def offset_of(batch, head, strides):
+    """Where a head of q finds its rows, see `chunk_scan`."""
+    return batch * strides[0] + head // strides[3] * strides[1]
+
+
+@triton.jit
+def owned(exists, head, group, ONCE: tl.constexpr):
+    """Which numbers exist of the state that `group` heads share; only for the first of them, if ONCE."""
+    return tl.where(head % group == 0, exists, False) if ONCE else exists
+
+
+@triton.jit
 def segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE: tl.constexpr, CHUNK: tl.constexpr):
     """Of this program: its head among the tensors' heads, the first row and the end of its segment."""
     program = tl.program_id(0).to(tl.int64)
@@ -210,6 +222,7 @@ def walk(
     state,
     z,
     eps,
+    scale,
     KIND: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
@@ -273,6 +286,8 @@ def walk(
             seen = weakened(of_start[:, None], z[None, :])
         result = weighted_sum(weights, u, between, REVERSE, CAREFUL, PRECISION, ACC) + of_state
 
+        if KIND == "out":
+            result *= scale
         added = u.to(ACC) if KIND != "out" else y.to(ACC)  # to z
         if NORMALIZE and KIND == "out":
             factors = 1.0 / (tl.sum(weights, 1) + tl.sum(x.to(ACC) * seen, 1) + eps)
@@ -342,7 +357,7 @@ def walk(
 @triton.jit(do_not_specialize=OF_A_BATCH)
 def chunk_scan(
     a,
-    a_strides,  # of batch, head and row; columns are dense
+    a_strides,  # of batch, head and row, and how many heads of q share one of a's; columns are dense
     b,
     b_strides,
     c,
@@ -352,13 +367,16 @@ def chunk_scan(
     outputs,  # of the forward pass, which "q" reads with a normaliser
     output_strides,
     entering,  # (batch or sequences, heads, segments) states, or None for zero
+    entering_group,  # how many heads share a state
     leaving,  # (batch or sequences, heads) states, or None: not wanted (one segment only)
+    leaving_group,
     inverse,  # (batch, heads, rows), with a normaliser; "out" writes it
     slope,  # the same; "q" writes it, "k" reads it
     decay,  # (batch, heads, rows), or None
     decay_of_batch,  # strides
     decay_of_head,
     decay_of_row,
+    decay_group,
     dotted,  # q for "q" and k for "k" with decays, for log_decay's gradient, else None; and what follows
     dotted_strides,
     dots,  # (batch, heads, blocks of columns, rows) of q . grad_q; "q" writes it, "k" reads it
@@ -371,6 +389,7 @@ def chunk_scan(
     segments,
     segment_rows,
     eps,
+    scale,  # of the outputs of "out" without a normaliser
     KIND: tl.constexpr,
     KEYS: tl.constexpr,  # D
     VALUES: tl.constexpr,  # M
@@ -387,20 +406,20 @@ def chunk_scan(
     TRANSPOSED: tl.constexpr = KIND == "q" or KIND == "k"
     head, begin, end = segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE, CHUNK)
     batch, of_batch = head // heads, head % heads
-    a += batch * a_strides[0] + of_batch * a_strides[1]
-    b += batch * b_strides[0] + of_batch * b_strides[1]
-    c += batch * c_strides[0] + of_batch * c_strides[1]
-    out += batch * out_strides[0] + of_batch * out_strides[1]
-    outputs += batch * output_strides[0] + of_batch * output_strides[1]
+    a += offset_of(batch, of_batch, a_strides)
+    b += offset_of(batch, of_batch, b_strides)
+    c += offset_of(batch, of_batch, c_strides)
+    out += offset_of(batch, of_batch, out_strides)
+    outputs += offset_of(batch, of_batch, output_strides)
     if NORMALIZE:
         inverse += head * rows
         if slope is not None:
             slope += head * rows
     size = KEYS * (VALUES + NORMALIZE)
     if decay is not None:
-        decay += batch * decay_of_batch + of_batch * decay_of_head
+        decay += batch * decay_of_batch + of_batch // decay_group * decay_of_head
     if dots is not None:
-        dotted += batch * dotted_strides[0] + of_batch * dotted_strides[1]
+        dotted += offset_of(batch, of_batch, dotted_strides)
         of_columns = (head * tl.num_programs(1) + tl.program_id(1)) * rows
         dots += of_columns
         grad_decay += of_columns
@@ -416,30 +435,34 @@ def chunk_scan(
     state = tl.zeros((DEPTH_BLOCK, WIDTH_BLOCK), ACC)
     z = tl.zeros(key.shape, ACC)
     if entering is not None:
-        entering += tl.program_id(0).to(tl.int64) * size
-        state = tl.load(entering + offsets, exists, 0.0)
+        program = tl.program_id(0).to(tl.int64)
+        entering += program // entering_group * size
+        state = tl.load(entering + offsets, owned(exists, program, entering_group, REVERSE), 0.0)
         if NORMALIZE and KIND != "v":
-            z = tl.load(entering + key * (VALUES + 1) + VALUES, key < KEYS, 0.0)
+            of_z = owned(key < KEYS, program, entering_group, REVERSE)
+            z = tl.load(entering + key * (VALUES + 1) + VALUES, of_z, 0.0)
 
     rows_of_head = (a, a_strides[2], b, b_strides[2], c, c_strides[2], out, out_strides[2])
     others = (outputs, output_strides[2], inverse, slope)
     decays = (decay, decay_of_row, dotted, dotted_strides[2], dots, kept, ends, grad_decay)
     part, place = (begin, end, depth, width), (offsets, exists, key)
     final, final_z = walk(
-        *(rows_of_head, others, decays, part, place, state, z, eps),
+        *(rows_of_head, others, decays, part, place, state, z, eps, scale),
         *(KIND, KEYS, VALUES, NORMALIZE, CHUNK, CAST, ACC, PRECISION, KEPT, False),
     )
     finite = tl.abs(final) < float("inf")
     if tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:  # so are some inputs: once more, with small tiles
         final, final_z = walk(
-            *(rows_of_head, others, decays, part, place, state, z, eps),
+            *(rows_of_head, others, decays, part, place, state, z, eps, scale),
             *(KIND, KEYS, VALUES, NORMALIZE, 16, CAST, ACC, PRECISION, KEPT, True),
         )
     if leaving is not None:
-        leaving += tl.program_id(0).to(tl.int64) * size
-        tl.store(leaving + offsets, final, exists)
+        program = tl.program_id(0).to(tl.int64)
+        leaving += program // leaving_group * size
+        tl.store(leaving + offsets, final, owned(exists, program, leaving_group, True))
         if NORMALIZE and KIND != "v" and (KIND != "out" or tl.program_id(1) == 0):
-            tl.store(leaving + key * (VALUES + 1) + VALUES, final_z, key < KEYS)
+            of_z = owned(key < KEYS, program, leaving_group, True)
+            tl.store(leaving + key * (VALUES + 1) + VALUES, final_z, of_z)
 
 
 @triton.jit(do_not_specialize=OF_A_BATCH)
@@ -455,6 +478,7 @@ def segment_sums(
     decay_of_batch,  # strides
     decay_of_head,
     decay_of_row,
+    decay_group,
     totals,  # (batch or sequences, heads, segments): the decay over each segment, or None
     cu_seqlens,  # (sequences + 1), or None
     heads,
@@ -477,15 +501,15 @@ def segment_sums(
     With decays each term has those from its row to where the scan leaves the segment.
     """
     head, begin, end = segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE, CHUNK)
-    keys += head // heads * key_strides[0] + head % heads * key_strides[1]
-    values += head // heads * value_strides[0] + head % heads * value_strides[1]
+    keys += offset_of(head // heads, head % heads, key_strides)
+    values += offset_of(head // heads, head % heads, value_strides)
     key = tl.arange(0, KEY_BLOCK)
     value = tl.program_id(1) * VALUE_BLOCK + tl.arange(0, VALUE_BLOCK)
     state = tl.zeros((KEY_BLOCK, VALUE_BLOCK), ACC)
     z = tl.zeros((KEY_BLOCK,), ACC)
     factors = tl.zeros((CHUNK,), ACC)
     if decay is not None:
-        decay += head // heads * decay_of_batch + head % heads * decay_of_head
+        decay += head // heads * decay_of_batch + head % heads // decay_group * decay_of_head
         of_all = tl.sum(factors, 0) + 1.0
     chunks = tl.cdiv(end - begin, CHUNK)
     for step in range(0, chunks):
@@ -521,14 +545,26 @@ def segment_sums(
 
 
 @triton.jit(do_not_specialize=["segments"])
-def prefix(sums, totals, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def prefix(
+    sums,
+    totals,
+    initial,
+    initial_group,
+    total,
+    total_group,
+    segments,
+    SIZE: tl.constexpr,
+    REVERSE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """In place, each segment's sum to the state that enters it; the last state to `total`, if wanted."""
     head = tl.program_id(0).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = element < SIZE
     state = tl.zeros((BLOCK,), sums.dtype.element_ty)
     if initial is not None:
-        state = tl.load(initial + head * SIZE + element, exists, 0.0)
+        of_head = owned(exists, head, initial_group, REVERSE)
+        state = tl.load(initial + head // initial_group * SIZE + element, of_head, 0.0)
     for segment in range(0, segments):
         place = sums + (head * segments + segment) * SIZE + element
         added = tl.load(place, exists, 0.0)
@@ -537,4 +573,5 @@ def prefix(sums, totals, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl
             state = weakened(tl.load(totals + head * segments + segment), state)
         state += added
     if total is not None:
-        tl.store(total + head * SIZE + element, state, exists)
+        of_head = owned(exists, head, total_group, True)
+        tl.store(total + head // total_group * SIZE + element, state, of_head)

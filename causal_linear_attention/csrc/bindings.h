@@ -42,6 +42,9 @@ inline ScalarType accumulation_type(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
+// Heads of q for each of k.
+inline int64_t group_of(const Tensor& q, const Tensor& k) { return q.size(1) > k.size(1) ? q.size(1) / k.size(1) : 1; }
+
 // A new tensor like x, in x's order of dimensions if that has dense rows. new_like of operators.py
 // follows the same rule.
 inline Tensor new_like(const Tensor& x) {
@@ -50,9 +53,19 @@ inline Tensor new_like(const Tensor& x) {
   return torch::stable::new_empty(x, x.sizes());
 }
 
-inline Tensor new_states(int64_t count, const Tensor& q, const Tensor& v, bool normalize) {
-  const int64_t size[] = {count, q.size(1), q.size(3), v.size(3) + normalize};
-  return torch::stable::new_empty(q, {size, 4}, accumulation_type(q));
+// x with q's heads, in q's order of heads and rows if x has others. new_rows of operators.py follows the same rule.
+inline Tensor new_rows(const Tensor& q, const Tensor& x) {
+  if (q.size(1) == x.size(1)) return new_like(x);
+  const bool by_heads = q.stride(1) >= q.stride(2);
+  const int64_t size[] = {q.size(0), q.size(by_heads ? 1 : 2), q.size(by_heads ? 2 : 1), x.size(3)};
+  const Tensor result = torch::stable::new_empty(x, {size, 4});
+  return by_heads ? result : torch::stable::transpose(result, 1, 2);
+}
+
+// Of the heads of x, q or k.
+inline Tensor new_states(int64_t count, const Tensor& x, const Tensor& v, bool normalize) {
+  const int64_t size[] = {count, x.size(1), x.size(3), v.size(3) + normalize};
+  return torch::stable::new_empty(x, {size, 4}, accumulation_type(x));
 }
 
 inline Tensor new_inverse(const Tensor& q, bool normalize) {
@@ -60,10 +73,10 @@ inline Tensor new_inverse(const Tensor& q, bool normalize) {
   return torch::stable::new_empty(q, {size, 3}, accumulation_type(q));
 }
 
-// `count` states of every head, which the CUDA kernels' forward pass keeps for their backward pass.
-inline Tensor new_kept(const Tensor& q, const Tensor& v, bool normalize, int64_t count) {
-  const int64_t size[] = {q.size(0), q.size(1), count, q.size(3), v.size(3) + normalize};
-  return torch::stable::new_empty(q, {size, 5}, accumulation_type(q));
+// `count` states of every head of k, which the CUDA kernels' forward pass keeps for their backward pass.
+inline Tensor new_kept(const Tensor& k, const Tensor& v, bool normalize, int64_t count) {
+  const int64_t size[] = {k.size(0), k.size(1), count, k.size(3), v.size(3) + normalize};
+  return torch::stable::new_empty(k, {size, 5}, accumulation_type(k));
 }
 
 inline void require(bool condition, const char* message) {
@@ -119,8 +132,8 @@ inline const void* data_of(const std::optional<Tensor>& x) {
   return x.has_value() ? x->const_data_ptr() : nullptr;
 }
 
-inline Array array_of(const Tensor& x) {
-  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
+inline Array array_of(const Tensor& x, int64_t group = 1) {
+  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), group};
 }
 
 // Where the sequences of a packed row begin and end (see Problem), and whether the states are wanted that a pass ends
@@ -158,20 +171,20 @@ inline Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, con
   p.normalize = normalize;
   p.eps = eps;
   p.q = array_of(q);
-  p.k = array_of(k);
-  p.v = array_of(v);
+  p.k = array_of(k, group_of(q, k));
+  p.v = array_of(v, group_of(q, k));
   p.state = state;
   return p;
 }
 
-inline void check_states(const std::optional<Tensor>& state, int64_t count, const Tensor& q, const Tensor& v,
+inline void check_states(const std::optional<Tensor>& state, int64_t count, const Tensor& k, const Tensor& v,
                          bool normalize) {
   if (!state.has_value()) return;
-  require(state->dim() == 4 && state->size(0) == count && state->size(1) == q.size(1) &&
-              state->size(2) == q.size(3) && state->size(3) == v.size(3) + normalize,
-          "state must be (batch or sequences, heads, D, M), with a normaliser (..., D, M + 1)");
-  require(on_one_device(q, *state), "state must be on the device of q");
-  require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
+  require(state->dim() == 4 && state->size(0) == count && state->size(1) == k.size(1) &&
+              state->size(2) == k.size(3) && state->size(3) == v.size(3) + normalize,
+          "state must be (batch or sequences, heads of k, D, M), with a normaliser (..., D, M + 1)");
+  require(on_one_device(k, *state), "state must be on the device of q");
+  require(state->scalar_type() == accumulation_type(k), "state must be float32 (float64 for float64 inputs)");
 }
 
 // functional.py has checked everything with messages of its own; this keeps a direct call of the operator
@@ -182,9 +195,18 @@ inline void check_rows(const Tensor& q, const Tensor& k, const Tensor& v) {
           "q, k and v must have one dtype");
   require(on_one_device(q, k) && on_one_device(q, v), "q, k and v must be on one device");
   for (int64_t i = 0; i < 4; ++i) {
-    require(q.size(i) == k.size(i), "q and k must have equal shapes");
+    require(q.size(i) == k.size(i) || (i == 1 && k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0),
+            "q and k must have equal shapes, but q may have a multiple of k's heads");
     require(i == 3 || v.size(i) == k.size(i), "k and v must have equal shapes but for the last size");
   }
+}
+
+// `out` as forward returned it, or its gradient.
+inline void check_out(const Tensor& out, const Tensor& q, const Tensor& v, const char* message) {
+  require(out.dim() == 4 && out.scalar_type() == v.scalar_type() && on_one_device(out, v) &&
+              out.size(0) == q.size(0) && out.size(1) == q.size(1) && out.size(2) == q.size(2) &&
+              out.size(3) == v.size(3),
+          message);
 }
 
 inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, bool normalize) {
@@ -222,21 +244,23 @@ inline Problem step_of(const Tensor& q, const Tensor& k, const Tensor& v, const 
   return p;
 }
 
-// Decays (heads), or (batch, heads, rows), of q's accumulation type, whatever their strides; of a step without rows.
-inline Array decays_of(const Tensor& q, const std::optional<Tensor>& decay) {
+// Decays (heads), or (batch, heads, rows), of k's heads and accumulation type, whatever their strides; of a step without
+// rows.
+inline Array decays_of(const Tensor& k, const std::optional<Tensor>& decay, int64_t group = 1) {
   Array array;
   if (!decay.has_value()) return array;
   const bool of_heads = decay->dim() == 1;
-  bool fits = of_heads ? decay->size(0) == q.size(1) : decay->dim() == q.dim() - 1;
-  for (int64_t i = 0; fits && !of_heads && i < decay->dim(); ++i) fits = decay->size(i) == q.size(i);
-  require(fits, q.dim() == 4 ? "decay must be (heads) or (batch, heads, rows)"
+  bool fits = of_heads ? decay->size(0) == k.size(1) : decay->dim() == k.dim() - 1;
+  for (int64_t i = 0; fits && !of_heads && i < decay->dim(); ++i) fits = decay->size(i) == k.size(i);
+  require(fits, k.dim() == 4 ? "decay must be (heads) or (batch, heads, rows)"
                              : "decay must be (heads) or (batch, heads)");
-  require(decay->scalar_type() == accumulation_type(q) && on_one_device(q, *decay),
+  require(decay->scalar_type() == accumulation_type(k) && on_one_device(k, *decay),
           "decay must be float32 (float64 for float64 inputs) and on the device of q");
   array.data = const_cast<void*>(decay->const_data_ptr());
+  array.group = group;
   array.head = decay->stride(of_heads ? 0 : 1);
   if (!of_heads) array.batch = decay->stride(0);
-  if (!of_heads && q.dim() == 4) array.row = decay->stride(2);
+  if (!of_heads && k.dim() == 4) array.row = decay->stride(2);
   return array;
 }
 

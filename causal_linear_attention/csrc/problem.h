@@ -14,19 +14,21 @@ constexpr int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype
 struct Array {
   void* data = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
+  int64_t group = 1;                     // heads of q that share one of its heads, side by side
 };
 
-// Sums are float64 for float64 inputs, else float32, and so is a state: (batch, heads, depth, width + normalize),
-// contiguous; null is zero.
+// Sums are float64 for float64 inputs, else float32, and so is a state: (batch, heads of k, depth, width + normalize),
+// contiguous; null is zero. k, v and decay have one group.
 struct Problem {
-  int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;
+  int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;  // heads of q
   Dtype dtype = Dtype::f32;
   bool normalize = false;
   double eps = 0.0;
+  double scale = 1.0;  // of the outputs
   Array q, k, v;
   const void* state = nullptr;
   // Packed: the one batch row holds several sequences, sequence s in rows [offsets[s], offsets[s + 1]), and
-  // states are (sequences, heads, depth, width + normalize). Null: every batch row is one sequence.
+  // states are (sequences, heads of k, depth, width + normalize). Null: every batch row is one sequence.
   const int32_t* offsets = nullptr;
   int64_t sequences = 0;
   // What every row multiplies the state by before it is added, of the sums' type; null: nothing. Strides of 0 where
@@ -43,6 +45,7 @@ struct Outputs {
   void* kept = nullptr;
 };
 
+// Those of k, v, the initial state and the decays are by head of q, whose sums over groups are left to the caller.
 struct Gradients {
   Array grad_out;
   const void* grad_state = nullptr;  // may be null

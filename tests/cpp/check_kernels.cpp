@@ -2,6 +2,7 @@
 // several threads, arrays that end where the last row ends. Prints what is wrong; exit code 1 if anything is.
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@ struct Case {
   Shape s;
   bool normalize, state;
   std::vector<T> q, k, v, initial, grad_out, grad_state;
+  std::vector<T> log_decay, decay;  // empty without decays
 
   static std::vector<T> draw(int64_t count, std::mt19937& random) {
     std::uniform_real_distribution<double> uniform(0.1, 1.0);
@@ -40,6 +42,16 @@ struct Case {
     grad_state = draw(state_size(), random);
   }
 
+  // A number per row; at row 9 of a head a sequence begins.
+  void draw_decays(std::mt19937& random) {
+    log_decay = draw(heads() * s.rows, random);
+    for (size_t i = 0; i < log_decay.size(); ++i) {
+      const bool begins = static_cast<int64_t>(i) % s.rows == 9;
+      log_decay[i] = begins ? -std::numeric_limits<T>::infinity() : T(-0.3) * log_decay[i];
+      decay.push_back(std::exp(log_decay[i]));
+    }
+  }
+
   cla::Array array(const std::vector<T>& x, int64_t columns) const {
     return {const_cast<T*>(x.data()), s.heads * s.rows * columns, s.rows * columns, columns};
   }
@@ -57,6 +69,7 @@ struct Case {
     p.k = array(k, s.depth);
     p.v = array(v, s.width);
     p.state = state ? initial.data() : nullptr;
+    if (!decay.empty()) p.decay = array(decay, 1);
     return p;
   }
 };
@@ -81,10 +94,11 @@ double loss(const Case<T>& c) {
       const T* const key = c.k.data() + (head * c.s.rows + i) * c.s.depth;
       const T* const query = c.q.data() + (head * c.s.rows + i) * c.s.depth;
       std::vector<double> out(static_cast<size_t>(columns));
+      const double decay = c.decay.empty() ? 1.0 : std::exp(static_cast<double>(c.log_decay[head * c.s.rows + i]));
       for (int64_t e = 0; e < c.s.depth; ++e) {
         for (int64_t m = 0; m < columns; ++m) {
           const double value = m < c.s.width ? c.v[(head * c.s.rows + i) * c.s.width + m] : 1.0;
-          state[e * columns + m] += static_cast<double>(key[e]) * value;
+          state[e * columns + m] = decay * state[e * columns + m] + static_cast<double>(key[e]) * value;
           out[m] += static_cast<double>(query[e]) * state[e * columns + m];
         }
       }
@@ -112,9 +126,10 @@ void expect_near(double found, double expected, const char* what, const Case<T>&
 }
 
 template <class T>
-void check(const Shape& shape, bool normalize, bool state, int threads, const char* isa) {
+void check(const Shape& shape, bool normalize, bool state, bool decayed, int threads, const char* isa) {
   std::mt19937 random(7);
   Case<T> c(shape, normalize, state, random);
+  if (decayed) c.draw_decays(random);
   const cla::Problem p = c.problem();
   const cla::Threads pool{threads, run_threads};
   std::vector<T> out(c.v.size()), inverse(normalize ? c.heads() * shape.rows : 0), final(c.state_size());
@@ -125,9 +140,11 @@ void check(const Shape& shape, bool normalize, bool state, int threads, const ch
   expect_near(found, loss(c), "the loss", c, isa, sizeof(T) == 8 ? 1e-10 : 1e-3);
 
   std::vector<T> grad_q(c.q.size()), grad_k(c.k.size()), grad_v(c.v.size()), grad_initial(c.state_size());
+  std::vector<T> grad_log_decay(c.decay.size());
   const cla::Gradients gradients{c.array(c.grad_out, shape.width), c.grad_state.data(), inverse.data(),
                                  c.array(grad_q, shape.depth), c.array(grad_k, shape.depth),
-                                 c.array(grad_v, shape.width), grad_initial.data()};
+                                 c.array(grad_v, shape.width), grad_initial.data(), nullptr, {},
+                                 grad_log_decay.data()};
   cla::backward(p, gradients, pool);
   if (sizeof(T) == 4 || c.heads() == 0) return;
   // In double, the gradients along a random direction against a difference quotient.
@@ -148,6 +165,7 @@ void check(const Shape& shape, bool normalize, bool state, int threads, const ch
   derivative(c.k, grad_k, "the gradient of k");
   derivative(c.v, grad_v, "the gradient of v");
   if (state) derivative(c.initial, grad_initial, "the gradient of the state");
+  derivative(c.log_decay, grad_log_decay, "the gradient of the decays");
 
   std::vector<T> step_out(c.heads() * shape.width), step_state(c.state_size());
   cla::Problem one = p;
@@ -278,8 +296,10 @@ int main() {
           for (const bool state : {false, true}) {
             // Long enough to be cut, which takes threads and most of this program's time.
             if (shape.rows == 1500 && (threads == 1 || normalize != state)) continue;
-            check<double>(shape, normalize, state, threads, kernels->name);
-            check<float>(shape, normalize, state, threads, kernels->name);
+            for (const bool decayed : {false, true}) {
+              check<double>(shape, normalize, state, decayed, threads, kernels->name);
+              check<float>(shape, normalize, state, decayed, threads, kernels->name);
+            }
           }
         }
       }

@@ -1,5 +1,6 @@
 // The CUDA kernels' host code on a CPU, called with arrays: built with the sources in csrc/cuda and with
 // emulated_blocks.cpp into one shared object, which tests/operator/test_cuda_kernel.py calls.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -92,10 +93,10 @@ cla::Problem problem_of(const int64_t* shape, int dtype, int normalize) {
 
 }  // namespace
 
-// Forward and backward. The arrays: q, k, v, state, out, final state, inverse, grad_out, grad_state, the gradients of
-// q, k, v and the state, the bounds of packed sequences, decays and the gradient of their logarithms. Returns null or an
-// error.
-extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, HostArray* arrays,
+// Forward and backward. The shape ends with the heads of q that share one of k. The arrays: q, k, v, state, out, final
+// state, inverse, grad_out, grad_state, the gradients of q, k, v and the state, the bounds of packed sequences, decays
+// and the gradient of their logarithms. Returns null or an error.
+extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, double scale, HostArray* arrays,
                                const int* device, int order, int at_end) {
   using namespace cla;
   using namespace cla::cuda;
@@ -110,7 +111,11 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   p.offsets = static_cast<const int32_t*>(moved[13]);
   p.sequences = arrays[13].bytes / 4 - 1;
   p.decay = moved.array(14);
-  const emulation::Guarded kept(4 * p.batch * p.heads * kept_states(p) * p.depth * (p.width + p.normalize), true);
+  p.scale = scale;
+  const int64_t group = std::max<int64_t>(shape[5], 1);
+  p.k.group = p.v.group = p.decay.group = group;
+  const int64_t size = kept_states(p) * p.depth * (p.width + p.normalize);
+  const emulation::Guarded kept(4 * p.batch * (p.heads / group) * size, true);
   const Outputs outputs{moved.array(4), moved[5], moved[6], kept.data};
   std::optional<emulation::Guarded> scratch;
   const Allocate allocate = [&](int64_t numbers) {

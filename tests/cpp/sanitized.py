@@ -18,21 +18,22 @@ def attend(chance: random.Random) -> None:
     shape = (batch, heads, *(chance.choice(SIZES) for _ in range(3)))
     strides = chance.choice(("dense", "projected", "sliced", "columns"))
     normalize, keep = chance.random() < 0.5, chance.random() < 0.5
-    q, k, v, state, grad, grad_state = draw(shape, chance.choice(DTYPES), normalize, keep, strides)
-    packing = {}
+    dtype, group = chance.choice(DTYPES), chance.choice((1, 1, 3))
+    q, k, v, state, grad, grad_state = draw(shape, dtype, normalize, keep, strides, group)
+    options = {"scale": chance.choice((1.0, 0.5))}
     if batch == 1 and chance.random() < 0.5:
         cuts = sorted(chance.randint(0, shape[2]) for _ in range(3))
-        packing["cu_seqlens"] = torch.tensor([0, *cuts, shape[2]], dtype=torch.int32)
+        options["cu_seqlens"] = torch.tensor([0, *cuts, shape[2]], dtype=torch.int32)
         state, grad_state = (None if x is None else x.repeat(4, 1, 1, 1) for x in (state, grad_state))
     if chance.random() < 0.5:
-        _, _, inverse, kept = operators.forward(q, k, v, state, normalize, 1e-6, True, **packing)
-        operators.backward(grad, grad_state, q, k, v, state, inverse, kept, normalize, 1e-6, None, **packing)
+        _, _, inverse, kept = operators.forward(q, k, v, state, normalize, 1e-6, True, **options)
+        operators.backward(grad, grad_state, q, k, v, state, inverse, kept, normalize, 1e-6, None, **options)
         return
     decay = torch.rand(shape[1:2] if chance.random() < 0.3 else shape[:3]).to(grad_state.dtype)
     decay[decay < 0.05] = 0
     given = q, k, v, decay, state
-    _, _, inverse, kept = operators.decayed_forward(*given, normalize, 1e-6, True, **packing)
-    operators.decayed_backward(grad, grad_state, *given, inverse, kept, normalize, 1e-6, None, **packing)
+    _, _, inverse, kept = operators.decayed_forward(*given, normalize, 1e-6, True, **options)
+    operators.decayed_backward(grad, grad_state, *given, inverse, kept, normalize, 1e-6, None, **options)
 
 
 def step(chance: random.Random) -> None:

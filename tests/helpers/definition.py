@@ -12,15 +12,20 @@ from causal_linear_attention.reference import quadratic
 
 
 def draw(
-    shape: tuple[int, ...], dtype: torch.dtype, normalize: bool, state: bool = True, strides: str = "dense"
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    normalize: bool,
+    state: bool = True,
+    strides: str = "dense",
+    group: int = 1,
 ) -> tuple[Tensor | None, ...]:
     """q, k, v, state, and the gradients of the output and of the final state.
 
-    `strides` is how q, k, v and the output's gradient lie in memory.
+    `strides` is how q, k, v and the output's gradient lie in memory; `group` heads of q share one of k.
     """
     batch, heads, length, dim, width = shape
 
-    def rows(columns: int) -> Tensor:
+    def rows(columns: int, heads: int = heads) -> Tensor:
         return torch.randn(batch, heads, length, columns, dtype=torch.float64)
 
     def laid(x: Tensor) -> Tensor:
@@ -33,12 +38,12 @@ def draw(
             return x.transpose(2, 3).contiguous().transpose(2, 3)
         return x
 
-    q, k, v = rows(dim), rows(dim), rows(width)
+    q, k, v = rows(dim, group * heads), rows(dim), rows(width)
     if normalize:  # a denominator near zero says nothing about a kernel
         q, k = q.abs() + 0.1, k.abs() + 0.1
     wide = torch.promote_types(dtype, torch.float32)
     initial = torch.rand(batch, heads, dim, width + normalize, dtype=wide) if state else None
-    grad = rows(width)
+    grad = rows(width, group * heads)
     grad_state = torch.randn(batch, heads, dim, width + normalize, dtype=wide)
     return *map(laid, (q, k, v)), initial, laid(grad), grad_state
 
@@ -53,10 +58,18 @@ def run(function: Callable, q, k, v, state, grad, grad_state, log_decay=None) ->
     return [out.detach(), final.detach(), *grads]
 
 
-def definition(q, k, v, state, grad, grad_state, normalize: bool, log_decay=None) -> list[Tensor]:
+def definition(q, k, v, state, grad, grad_state, normalize: bool, log_decay=None, scale=1.0) -> list[Tensor]:
     """As `run`, of the definition in the type of q."""
+    count = q.shape[1] // max(k.shape[1], 1)
 
     def attend(q, k, v, state, log_decay=None):
+        k, v, state, log_decay = (
+            None if x is None else x.repeat_interleave(count, 1) for x in (k, v, state, log_decay)
+        )
+        out, final = of_all(q, k, v, state, log_decay)
+        return scale * out, final[:, ::count]
+
+    def of_all(q, k, v, state, log_decay):
         if log_decay is not None:
             log_decay = log_decay.to(q.dtype)
         if normalize:
@@ -67,7 +80,7 @@ def definition(q, k, v, state, grad, grad_state, normalize: bool, log_decay=None
 
 
 def definition_of_packed(
-    q, k, v, states, grad, grad_states, normalize: bool, log_decay=None, *, bounds: Sequence[int]
+    q, k, v, states, grad, grad_states, normalize: bool, log_decay=None, scale=1.0, *, bounds: Sequence[int]
 ):
     """As `definition`, of each sequence by itself."""
     found = []
@@ -75,7 +88,7 @@ def definition_of_packed(
         rows = [x[:, :, begin:end] for x in (q, k, v, grad)]
         state, grad_state = (None if x is None else x[number : number + 1] for x in (states, grad_states))
         decay = None if log_decay is None else log_decay[:, :, begin:end]
-        found.append(definition(*rows[:3], state, rows[3], grad_state, normalize, decay))
+        found.append(definition(*rows[:3], state, rows[3], grad_state, normalize, decay, scale))
     of_rows = (0, 2, 3, 4, 6)  # the rest are states
     return [torch.cat(x, 2 if which in of_rows else 0) for which, x in enumerate(zip(*found, strict=True))]
 
@@ -87,6 +100,7 @@ def assert_exact_enough(
     shape: tuple[int, ...],
     bounds: Sequence[int] | None = None,
     log_decay: Tensor | None = None,
+    scale: float = 1.0,
 ) -> None:
     """The error is at most twice that of the plain formula in the same dtype, for packed sequences too.
 
@@ -94,7 +108,7 @@ def assert_exact_enough(
     """
     wide = [None if x is None else x.double() for x in given]
     define = definition if bounds is None else partial(definition_of_packed, bounds=bounds)
-    truth, plain = (define(*x, normalize, log_decay) for x in (wide, given))
+    truth, plain = (define(*x, normalize, log_decay, scale) for x in (wide, given))
     dtype = given[0].dtype
     # Below, with one feature the normalised output hardly depends on q and k: what is left is rounding.
     floor = 4 * torch.finfo(dtype).eps * float(given[4].norm())

@@ -81,36 +81,45 @@ def emulate(
     order=0,
     at_end=True,
     bounds=None,
+    scale=1.0,
 ):
     """Output, final state, the gradients of q, k, v and the state, and with decays that of their logarithms.
 
-    What the kernels do not write stays NaN. `device` is (compute capability, multiprocessors, bytes of shared
-    memory), `bounds` the cu_seqlens, `decay` e^log_decay, `(H,)` or `(B, H, N)`.
+    What the kernels do not write stays NaN. As `attend` of operators.py, this multiplies the output's
+    gradient by `scale` and sums the gradients of heads that share one of k. `device` is (compute capability,
+    multiprocessors, bytes of shared memory), `bounds` the cu_seqlens, `decay` e^log_decay, `(H,)` or
+    `(B, H, N)`.
     """
+    grad_out, heads = grad_out * scale, k.shape[1]
     columns = v.shape[-1] + normalize
     states = q.shape[0] if bounds is None else len(bounds) - 1
 
-    def new(x, **kind):
-        return torch.full_like(x, torch.nan, **kind)
+    def new_state(heads):
+        return torch.full((states, heads, q.shape[-1], columns), torch.nan)
 
-    def new_state():
-        return torch.full((states, q.shape[1], q.shape[-1], columns), torch.nan)
+    def by_head(x):
+        return x if heads in (0, x.shape[1]) else x.unflatten(1, (heads, -1)).sum(2)
 
     inverse = torch.full(q.shape[:3], torch.nan) if normalize else None
-    out, final, grad_initial = new(v), new_state(), new_state()
-    grads = [new(x) for x in (q, k, v)]
+    of_q = q.shape[:3]
+    out, grad_k, grad_v = (q.new_full((*of_q, x.shape[-1]), torch.nan) for x in (v, k, v))
+    final, grad_initial, grads = (
+        new_state(heads),
+        new_state(q.shape[1]),
+        [torch.full_like(q, torch.nan), grad_k, grad_v],
+    )
     grad_decay = None if decay is None else torch.full(q.shape[:3], torch.nan)
     if decay is not None:
-        decay = (decay[:, None] if decay.dim() == 1 else decay).expand(q.shape[:3]).unsqueeze(-1)
+        decay = (decay[:, None] if decay.dim() == 1 else decay).expand(k.shape[:3]).unsqueeze(-1)
     tensors = [q, k, v, state, out, final, inverse, grad_out, grad_state, *grads, grad_initial, bounds]
     arrays = (HostArray * 16)(*[_array(x) for x in (*tensors, decay, grad_decay)])
-    shape = (ctypes.c_int64 * 5)(*q.shape, v.shape[-1])
-    error = library.emulate(
-        *(shape, DTYPES[q.dtype], int(normalize), arrays, (ctypes.c_int * 3)(*device), order, int(at_end))
-    )
+    shape = (ctypes.c_int64 * 6)(*q.shape, v.shape[-1], q.shape[1] // max(heads, 1))
+    options = DTYPES[q.dtype], int(normalize), ctypes.c_double(scale)
+    error = library.emulate(shape, *options, arrays, (ctypes.c_int * 3)(*device), order, int(at_end))
     if error:
         raise RuntimeError(error.decode())
-    return out, final, *grads, grad_initial, *([] if decay is None else [grad_decay])
+    grads = [grads[0], *map(by_head, (*grads[1:], grad_initial, *([] if decay is None else [grad_decay])))]
+    return out, final, *grads
 
 
 def emulate_step(library, q, k, v, state, normalize, decay=None, order=0, at_end=True):

@@ -165,6 +165,23 @@ def test_a_decay_of_0_hides_what_is_not_finite(library, dtype, normalize):
             assert torch.equal(grad_v[:, :, 3:5], clean[4][:, :, 3:5])
 
 
+@pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
+@pytest.mark.parametrize("bounds", [None, [0, 40, 40, 1100]], ids=["rows", "packed"])
+def test_heads_that_share_keys(library, bounds, device):
+    """They share states and decays as well, and the first of them alone writes what is kept."""
+    shape, batch = (1, 2, 1100, 9, 20), 2 if bounds is None else 1
+    for dtype, normalize, scale in ((torch.float32, True, 1.0), (torch.bfloat16, False, 0.25)):
+        given = list(draw((batch, *shape[1:]), dtype, normalize, strides="projected", group=3))
+        if bounds is not None:
+            given[3], given[5] = draw((len(bounds) - 1, 2, 1, *shape[3:]), dtype, normalize)[3::2]
+        for decay in (None, draw_decays((batch, *shape[1:]))):
+            packed = None if bounds is None else torch.tensor(bounds, dtype=torch.int32)
+            how = {"bounds": packed, "scale": scale, "order": 3}
+            found = emulation.emulate(library(device), *given, normalize, device, decay, **how)
+            log_decay = None if decay is None else decay.double().log()
+            assert_exact_enough(found, given, normalize, shape, bounds, log_decay, scale)
+
+
 LENGTHS = [0, 1, 37, 0, 0, 64, 2, 1100, 1, 0]
 
 

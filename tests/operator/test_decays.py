@@ -137,7 +137,8 @@ def test_gradients_of_decays_keep_their_digits_over_65536_positions(backend):
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 def test_derivatives_of_both_orders(backend, decays, normalize):
     given = [x.requires_grad_() for x in draw(decays, (1, 2, 20, 3), 2, normalize)]
-    run = partial(attend, normalize=normalize, backend=backend)
+    given[0] = torch.rand(1, 4, 20, 3, dtype=torch.float64, requires_grad=True)
+    run = partial(attend, normalize=normalize, backend=backend, scale=0.7)
     assert gradcheck(run, given, fast_mode=True) and gradgradcheck(run, given, fast_mode=True)
 
 
@@ -186,6 +187,31 @@ def test_grouped_heads_and_layouts(backend, packed, decays):
     assert backend != "cpp" or causal_linear_attention(x, x, x, layout="bnhd", backend="cpp").is_contiguous()
 
 
+@cpp
+@pytest.mark.parametrize("layout", ["bhnd", "bnhd"])
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+def test_heads_that_share_keys_repeat_no_memory(packed, layout):
+    """A pass allocates its results, by head of q, and less than a copy of the keys beside."""
+    batch, heads = (1, 2) if packed else (3, 2)
+    sizes = [(batch, x, 256, 64) if layout == "bhnd" else (batch, 256, x, 64) for x in (8 * heads, heads)]
+    q, k, v = (torch.rand(sizes[x > 0], requires_grad=True) for x in range(3))
+    cu_seqlens = torch.tensor([0, 100, 256]) if packed else None
+    options = {"cu_seqlens": cu_seqlens, "layout": layout, "log_decay": torch.full((heads,), -0.1)}
+
+    def allocated(run):
+        """What it returns, and bytes."""
+        with torch.profiler.profile(profile_memory=True) as profile:
+            found = run()
+        return found, sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages())
+
+    out, number = allocated(lambda: causal_linear_attention(q, k, v, **options))
+    size, states = 4 * q.numel(), 4 * (2 if packed else batch) * heads * 64 * 64
+    assert out.is_contiguous() and number < size + states + 4 * k.numel() // 2
+    grad = torch.ones_like(out)
+    _, number = allocated(lambda: torch.autograd.grad(out, (q, k, v), grad))
+    assert number < 3 * size + 2 * 4 * k.numel() + 8 * states + size // 8
+
+
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 def test_steps(normalize):
     _, k, v, state, decay = draw(wild, (2, 2, 6, 4), normalize=normalize)
@@ -207,11 +233,12 @@ def test_steps(normalize):
 @cpp
 @pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
 def test_opcheck(decays):
-    q, k, v, state, decay = draw(decays, (2, 2, 20, 3))
-    arguments = (q, k, v, decay.exp(), state, False, 1e-6, True)
+    _, k, v, state, decay = draw(decays, (2, 2, 20, 3))
+    q = torch.rand(2, 20, 6, 3, dtype=torch.float64).transpose(1, 2)  # by position, and so is the output
+    arguments = (q, k, v, decay.exp(), state, False, 1e-6, True, None, True, 0.5)
     assert set(torch.library.opcheck(operators.decayed_forward, arguments).values()) == {"SUCCESS"}
     out, final, inverse, kept = operators.decayed_forward(*arguments)
-    arguments = (out, final, q, k, v, decay.exp(), state, inverse, kept, False, 1e-6)
+    arguments = (out, final, q, k, v, decay.exp(), state, inverse, kept, False, 1e-6, None, None, 0.5)
     assert set(torch.library.opcheck(operators.decayed_backward, arguments).values()) == {"SUCCESS"}
     for bad in (decay.exp().float(), decay.exp()[:1], decay.exp()[..., :1]):
         with pytest.raises(RuntimeError, match="decay must be"):

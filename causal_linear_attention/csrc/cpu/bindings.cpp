@@ -21,51 +21,53 @@ Packing checked_packing(const Tensor& q, const std::optional<Tensor>& cu_seqlens
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                                        const Array& decay, bool normalize, double eps,
                                                        const std::optional<Tensor>& cu_seqlens,
-                                                       bool return_state) {
+                                                       bool return_state, double scale) {
   const Packing packing = checked_packing(q, cu_seqlens, return_state);
-  check_states(state, packing.sequences, q, v, normalize);
+  check_states(state, packing.sequences, k, v, normalize);
   q = with_dense_rows(q);
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   state = contiguous_state(state);
-  Tensor out = new_like(v), inverse = new_inverse(q, normalize);
-  Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
+  Tensor out = new_rows(q, v), inverse = new_inverse(q, normalize);
+  Tensor final_state = new_states(packing.states ? packing.sequences : 0, k, v, normalize);
   const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
                         inverse.mutable_data_ptr()};
   Problem problem = problem_of(q, k, v, data_of(state), normalize, eps, packing);
   problem.decay = decay;
+  problem.scale = scale;
   forward(problem, outputs, torch_threads());
-  return {out, final_state, inverse, new_kept(q, v, normalize, 0)};
+  return {out, final_state, inverse, new_kept(k, v, normalize, 0)};
 }
 
 // These kernels need no states for the backward pass.
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                                       bool normalize, double eps, bool,
-                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
+                                                      std::optional<Tensor> cu_seqlens, bool return_state,
+                                                      double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, {}, normalize, eps, cu_seqlens, return_state);
+  return run_forward(q, k, v, state, {}, normalize, eps, cu_seqlens, return_state, scale);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k, Tensor v, Tensor decay,
                                                               std::optional<Tensor> state, bool normalize,
                                                               double eps, bool,
                                                               std::optional<Tensor> cu_seqlens,
-                                                              bool return_state) {
+                                                              bool return_state, double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, decays_of(q, decay), normalize, eps, cu_seqlens, return_state);
+  return run_forward(q, k, v, state, decays_of(k, decay, group_of(q, k)), normalize, eps, cu_seqlens, return_state,
+                     scale);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::optional<Tensor> grad_state,
                                                         Tensor q, Tensor k, Tensor v,
                                                         std::optional<Tensor> state, const Array& decay,
                                                         Tensor inverse, bool normalize, double eps,
-                                                        const std::optional<Tensor>& cu_seqlens,
+                                                        const std::optional<Tensor>& cu_seqlens, double scale,
                                                         void* grad_log_decay) {
   const Packing packing = checked_packing(q, cu_seqlens, state.has_value());
-  check_rows(q, k, grad_out);
-  check_states(state, packing.sequences, q, v, normalize);
-  check_states(grad_state, packing.sequences, q, v, normalize);
-  require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
+  check_states(state, packing.sequences, k, v, normalize);
+  check_states(grad_state, packing.sequences, k, v, normalize);
+  check_out(grad_out, q, v, "grad_out must be like forward's output");
   q = with_dense_rows(q);
   k = with_dense_rows(k);
   v = with_dense_rows(v);
@@ -74,7 +76,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::op
   inverse = as_contiguous(inverse);
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
-  Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
+  Tensor grad_q = new_like(q), grad_k = new_rows(q, k), grad_v = new_rows(q, v);
   Tensor grad_initial = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
@@ -84,6 +86,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::op
                             grad_log_decay};
   Problem problem = problem_of(q, k, v, data_of(state), normalize, eps, packing);
   problem.decay = decay;
+  problem.scale = scale;
   backward(problem, gradients, torch_threads());
   return {grad_q, grad_k, grad_v, grad_initial};
 }
@@ -92,26 +95,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
                                                        Tensor q, Tensor k, Tensor v,
                                                        std::optional<Tensor> state, Tensor inverse, Tensor,
                                                        bool normalize, double eps, std::optional<Tensor>,
-                                                       std::optional<Tensor> cu_seqlens) {
+                                                       std::optional<Tensor> cu_seqlens, double scale) {
   check_rows(q, k, v);
-  return run_backward(grad_out, grad_state, q, k, v, state, {}, inverse, normalize, eps, cu_seqlens, nullptr);
+  return run_backward(grad_out, grad_state, q, k, v, state, {}, inverse, normalize, eps, cu_seqlens, scale, nullptr);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
     Tensor grad_out, std::optional<Tensor> grad_state, Tensor q, Tensor k, Tensor v, Tensor decay,
     std::optional<Tensor> state, Tensor inverse, Tensor, bool normalize, double eps, std::optional<Tensor>,
-    std::optional<Tensor> cu_seqlens) {
+    std::optional<Tensor> cu_seqlens, double scale) {
   check_rows(q, k, v);
-  const Array decays = decays_of(q, decay);
+  const Array decays = decays_of(k, decay, group_of(q, k));
   Tensor grad_decay = empty({q.size(0), q.size(1), q.size(2)}, accumulation_type(q));
   auto [grad_q, grad_k, grad_v, grad_initial] = run_backward(grad_out, grad_state, q, k, v, state, decays, inverse,
-                                                             normalize, eps, cu_seqlens,
+                                                             normalize, eps, cu_seqlens, scale,
                                                              grad_decay.mutable_data_ptr());
   return {grad_q, grad_k, grad_v, grad_initial, grad_decay};
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
-                                   std::optional<Tensor> decay) {
+                                   std::optional<Tensor> decay, double scale) {
   check_step(q, k, v, state, normalize);
   const Array decays = decays_of(q, decay);
   q = as_contiguous(q);
@@ -123,6 +126,7 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
       empty({state.size(0), state.size(1), state.size(2), state.size(3)}, state.scalar_type());
   Problem problem = step_of(q, k, v, state, normalize, eps);
   problem.decay = decays;
+  problem.scale = scale;
   step(problem, out.mutable_data_ptr(), state_out.mutable_data_ptr(), torch_threads());
   return {out, state_out};
 }

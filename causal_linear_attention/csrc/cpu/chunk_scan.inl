@@ -44,7 +44,7 @@ CLA_INLINE void copy_rows_as(const Rows& rows, int64_t first, int64_t count, int
   }
 }
 
-// Rows [first, first + count) as T with their scale and extra column; what is missing up to `stride`
+// Rows [first, first + count) as T with their factors and extra column; what is missing up to `stride`
 // columns and kChunk rows is zero.
 template <class T>
 CLA_SHARED void copy_rows(const Rows& rows, int64_t first, int64_t count, int64_t columns, T* to,
@@ -59,11 +59,13 @@ CLA_SHARED void copy_rows(const Rows& rows, int64_t first, int64_t count, int64_
   } else {
     copy_rows_as<T, f16>(rows, first, count, stored, to, stride);
   }
-  if (rows.scale == nullptr && rows.extra == nullptr && columns == stride && count == kChunk) return;
+  const bool scaled = rows.scale != nullptr || rows.factor != 1;
+  if (!scaled && rows.extra == nullptr && columns == stride && count == kChunk) return;
   for (int64_t i = 0; i < count; ++i) {
     T* const row = to + i * stride;
-    if (rows.scale != nullptr) {
-      const T factor = static_cast<const T*>(rows.scale)[(first + i) * rows.scale_stride];
+    if (scaled) {
+      T factor = static_cast<T>(rows.factor);
+      if (rows.scale != nullptr) factor *= static_cast<const T*>(rows.scale)[(first + i) * rows.scale_stride];
       for (int64_t x = 0; x < stored; ++x) row[x] *= factor;
     }
     if (rows.extra != nullptr) {
@@ -83,8 +85,8 @@ struct Chunk {
 
 template <class T>
 CLA_INLINE bool usable_in_place(const Rows& rows, int64_t count, int64_t columns, int64_t multiple) {
-  return rows.dtype == kDtype<T> && rows.scale == nullptr && rows.extra == nullptr && count == kChunk &&
-         columns > 0 && columns % multiple == 0;
+  return rows.dtype == kDtype<T> && rows.scale == nullptr && rows.factor == 1 && rows.extra == nullptr &&
+         count == kChunk && columns > 0 && columns % multiple == 0;
 }
 
 template <class T>
@@ -198,11 +200,11 @@ CLA_INLINE void normalize_chunk(const Chunk<T>& a, const Chunk<T>& b, int64_t ro
   for (int64_t i = 0; i < rows; ++i) inverse[i] = T(1) / (sum<T>(partial[i]) + total[i] + eps);
 }
 
-// out = P C + A S for one block of columns.
+// out = P C + A S for one block of columns, row i times factors[i].
 template <class T, int V, bool kDecayed>
 CLA_INLINE void output_columns(const Chunk<T>& a, const Chunk<T>& c, const T* scores, const T* state,
                                int64_t state_stride, int64_t rows, int64_t depth,
-                               const Decays<T, kDecayed>& decays, const T* inverse, T* out, int64_t out_stride,
+                               const Decays<T, kDecayed>& decays, const T* factors, T* out, int64_t out_stride,
                                bool streaming, Prefetch& prefetch) {
   constexpr int R = kTall<V>;
   for (int64_t i = 0; i < rows; i += R) {
@@ -212,7 +214,7 @@ CLA_INLINE void output_columns(const Chunk<T>& a, const Chunk<T>& c, const T* sc
     if constexpr (kDecayed) tile.scale(decays.since_start + i);
     tile.multiply(scores + i * kChunk, kChunk, c.data, c.stride, i);
     tile.multiply_triangle(scores + i * kChunk + i, kChunk, c.data + i * c.stride, c.stride);
-    if (inverse != nullptr) tile.scale(inverse + i);
+    if (factors != nullptr) tile.scale(factors + i);
     if (streaming) {
       tile.write_streaming(out + i * out_stride, out_stride);
     } else {
@@ -243,13 +245,13 @@ struct Target {
 template <class T, bool kDecayed>
 CLA_INLINE void attend_chunk(const Chunk<T>& a, const T* b_across, const Chunk<T>& c, const Chunk<T>& state,
                              int64_t rows, int64_t depth, int64_t width, const Decays<T, kDecayed>& decays,
-                             const T* inverse, T* scores, const Target<T>& out, Prefetch& first,
+                             const T* factors, T* scores, const Target<T>& out, Prefetch& first,
                              Prefetch& second) {
   score_chunk(a, b_across, rows, depth, decays, scores, first);
   for_columns<T>(width, [&](auto columns, int64_t x) {
     const Chunk<T> part{c.data + x, c.stride};
     output_columns<T, decltype(columns)::value>(a, part, scores, state.data + x, state.stride, rows, depth,
-                                                decays, inverse, out.data + x, out.stride, out.streaming,
+                                                decays, factors, out.data + x, out.stride, out.streaming,
                                                 second);
   });
 }
@@ -346,18 +348,25 @@ CLA_INLINE void outputs_of_chunk(const Segment& s, int64_t first, int64_t count,
                                  const Workspace<T>& work, Prefetch& next_a, Prefetch& next_b) {
   const int64_t state_stride = pitch(s.width);
   const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
-  const T* inverse = nullptr;
+  const T factor = static_cast<T>(s.factor);
+  const T* factors = nullptr;
   if (s.normalize) {
     T* const z = state + z_offset(s.depth, s.width);
     normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), decays, z, work.inverse);
-    inverse = work.inverse;
-    for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
+    factors = work.inverse;
+    for (int64_t i = 0; i < count; ++i) {
+      static_cast<T*>(s.inverse)[first + i] = work.inverse[i];
+      work.inverse[i] *= factor;
+    }
+  } else if (factor != 1) {
+    factors = work.inverse;
+    for (int64_t i = 0; i < kChunk; ++i) work.inverse[i] = factor;
   }
   char* const place = output_row(s.out, s.out_stride, s.out_dtype, first);
   const bool whole = count == kChunk && s.slope == nullptr;
   const Target<T> out(place, s.out_stride, s.out_dtype, whole, s.width, work.out, s.streaming);
   attend_chunk<T>(a, work.b_across, c, {state, state_stride}, round_up(count, kMaxRows), s.depth, s.width,
-                  decays, inverse, work.scores, out, next_b, next_a);
+                  decays, factors, work.scores, out, next_b, next_a);
   if (s.slope != nullptr) {
     const Chunk<T> q = chunk_of(s.queries, first, count, s.width, 1, work.pair);
     project_chunk(q, c, count, s.width, decays, state + (s.depth - 1) * state_stride,

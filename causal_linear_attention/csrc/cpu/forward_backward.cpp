@@ -48,16 +48,28 @@ StateView state_view(const Problem& p, const void* data, bool transposed) {
   return view;
 }
 
+// One that the heads of a group share.
+StateView shared(const Problem& p, StateView view, bool once) {
+  view.group = p.k.group;
+  view.once = once;
+  return view;
+}
+
 template <class T>
 void forward_as(const Problem& p, const Outputs& o, const Threads& threads) {
   Scan s = scan_of(p, plain(p.q, p.dtype), plain(p.k, p.dtype), plain(p.v, p.dtype),
                    plain(o.out, p.dtype), p.depth, p.width);
-  s.initial = state_view(p, p.state, false);
-  s.final = state_view(p, o.state, false);
+  s.initial = shared(p, state_view(p, p.state, false), false);
+  s.final = shared(p, state_view(p, o.state, false), true);
   s.normalize = p.normalize;
   s.eps = p.eps;
   s.inverse = o.inverse;
+  s.factor = p.scale;
   run_scans<T>({&s, 1}, threads);
+}
+
+int64_t decay_offset(const Problem& p, int64_t batch, int64_t head, int64_t row) {
+  return batch * p.decay.batch + head / p.decay.group * p.decay.head + row * p.decay.row;
 }
 
 // The sums for the gradient of the decays (see Segment), and that gradient.
@@ -95,7 +107,7 @@ struct DecaySums {
       const int64_t rows = packed ? p.offsets[sequence + 1] - first : p.rows;
       T* const sums = static_cast<T*>(dots) + (batch * p.heads + h) * p.rows + first;
       const T* const factors =
-          static_cast<const T*>(p.decay.data) + batch * p.decay.batch + h * p.decay.head + first * p.decay.row;
+          static_cast<const T*>(p.decay.data) + decay_offset(p, batch, h, first);
       const int64_t blocks = first_block[head + 1] - first_block[head];
       double sum = 0;
       for (int64_t i = rows; i-- > 0;) {
@@ -121,8 +133,7 @@ void decay_first(const Problem& p, T* state) {
     const bool packed = p.offsets != nullptr;
     const int64_t first = packed ? p.offsets[sequence] : 0, batch = packed ? 0 : sequence;
     if ((packed ? p.offsets[sequence + 1] - first : p.rows) == 0) continue;
-    const T factor = static_cast<const T*>(
-        p.decay.data)[batch * p.decay.batch + h * p.decay.head + first * p.decay.row];
+    const T factor = static_cast<const T*>(p.decay.data)[decay_offset(p, batch, h, first)];
     for (int64_t x = 0; x < size; ++x) {
       T& number = state[head * size + x];
       number = factor == 0 ? T(0) : factor * number;
@@ -135,6 +146,7 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   const T one = 1, zero = 0;
   const Operand q = plain(p.q, p.dtype), k = plain(p.k, p.dtype);
   Operand grads = plain(g.grad_out, p.dtype), values = plain(p.v, p.dtype);
+  grads.factor = p.scale;
   const int64_t inner = p.width + p.normalize;
   Buffer<T> slope;
   if (p.normalize) {
@@ -148,7 +160,7 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   wide_grads.extra = p.normalize ? &zero : nullptr;
   wide_grads.constant = true;
   Scan for_q = scan_of(p, wide_grads, values, k, plain(g.q, p.dtype), inner, p.depth);
-  for_q.initial = state_view(p, p.state, true);
+  for_q.initial = shared(p, state_view(p, p.state, true), false);
   for_q.queries = q;
   for_q.inverse = const_cast<void*>(g.inverse);
   for_q.slope = slope.get();
@@ -157,7 +169,7 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   wide_grads.constant = false;
   Scan for_kv = scan_of(p, values, wide_grads, q, plain(g.k, p.dtype), inner, p.depth);
   for_kv.reverse = true;
-  for_kv.initial = state_view(p, g.grad_state, true);
+  for_kv.initial = shared(p, state_view(p, g.grad_state, true), true);
   for_kv.final = state_view(p, g.state, true);
   for_kv.pair = k;
   for_kv.pair_out = plain(g.v, p.dtype);
@@ -209,6 +221,7 @@ void step(const Problem& p, void* out, void* state_out, const Threads& threads) 
       s.width = p.width;
       s.normalize = p.normalize;
       s.eps = p.eps;
+      s.scale = p.scale;
       if (p.decay.data != nullptr) {
         const int64_t at = head / p.heads * p.decay.batch + head % p.heads * p.decay.head;
         s.decay = static_cast<const char*>(p.decay.data) + at * wide;

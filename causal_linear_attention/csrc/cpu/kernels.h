@@ -27,7 +27,7 @@
 
 namespace cla {
 
-// Rows of one head: element (i, x) is data[i * stride + x], optionally times scale[i]. `extra` adds a
+// Rows of one head: element (i, x) is data[i * stride + x], times `factor` and optionally scale[i]. `extra` adds a
 // last column: extra[i * extra_stride]. Scales and extra columns are of the accumulation type.
 struct Rows {
   const void* data = nullptr;
@@ -37,6 +37,7 @@ struct Rows {
   const void* extra = nullptr;
   int64_t scale_stride = 0;
   int64_t extra_stride = 0;
+  double factor = 1.0;
 };
 
 struct Segment {
@@ -49,6 +50,7 @@ struct Segment {
   void* out = nullptr;   // row i at out + i * out_stride; null: only the sums are wanted
   int64_t out_stride = 0;
   Dtype out_dtype = Dtype::f32;
+  double factor = 1.0;     // of the outputs
   bool streaming = false;  // outputs larger than the caches: write around them
   // The second of a pair: rows of `width` columns, and where its outputs go, of `pair_width` columns (the
   // first of b's). Of the same type as `out`.
@@ -106,7 +108,7 @@ static constexpr int64_t workspace_size(int64_t depth, int64_t width) {
          + kChunk * kChunk + kChunk + pitch(width);
 }
 
-// One decoding position of one head: state_out = decay state + k^T v, out = q @ state_out (normalised).
+// One decoding position of one head: state_out = decay state + k^T v, out = scale q @ state_out (normalised).
 struct Step {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   Dtype dtype = Dtype::f32;
@@ -116,6 +118,7 @@ struct Step {
   int64_t depth = 0, width = 0;
   bool normalize = false;
   double eps = 0.0;
+  double scale = 1.0;
   const void* decay = nullptr;  // of the sums' type; null for 1
 };
 

@@ -30,7 +30,7 @@ void run_segment(const Segment& s, T* state, T* workspace) {
 char* row_pointer(const Array& array, Dtype dtype, int64_t b, int64_t h, int64_t row) {
   if (array.data == nullptr) return nullptr;
   return static_cast<char*>(array.data) +
-         (b * array.batch + h * array.head + row * array.row) * bytes_of(dtype);
+         (b * array.batch + h / array.group * array.head + row * array.row) * bytes_of(dtype);
 }
 
 // Where the rows of one sequence's head lie. Heads are counted over all sequences, as their states are.
@@ -58,6 +58,7 @@ Rows rows_of(const Scan& s, const Operand& x, const Place& place) {
   rows.data = row_pointer(x.rows, x.dtype, place.batch, place.head, place.first + skipped);
   rows.stride = direction * x.rows.row;
   rows.dtype = x.dtype;
+  rows.factor = x.factor;
   if (x.scale != nullptr) rows.scale = static_cast<const T*>(x.scale) + at;
   rows.scale_stride = direction;
   if (x.extra != nullptr) rows.extra = static_cast<const T*>(x.extra) + (x.constant ? 0 : at);
@@ -70,7 +71,7 @@ template <class T>
 void set_decays(const Scan& s, int64_t head, const Place& place, Segment& segment) {
   if (s.decay.data == nullptr) return;
   const T* const first = static_cast<const T*>(s.decay.data) + place.batch * s.decay.batch +
-                         place.head * s.decay.head + place.first * s.decay.row;
+                         place.head / s.decay.group * s.decay.head + place.first * s.decay.row;
   segment.decay = s.reverse ? first + place.rows * s.decay.row : first;
   segment.decay_stride = s.reverse ? -s.decay.row : s.decay.row;
   segment.shifted = s.reverse;
@@ -105,6 +106,7 @@ Segment segment_of(const Scan& s, int64_t head) {
   segment.out = const_cast<void*>(out.data);
   segment.out_stride = out.stride;
   segment.out_dtype = out.dtype;
+  segment.factor = s.factor;
   segment.depth = s.depth;
   segment.width = s.width;
   segment.rows = place.rows;
@@ -132,8 +134,8 @@ Segment segment_of(const Scan& s, int64_t head) {
 template <class T>
 void read_state(const Scan& s, int64_t head, T* to) {
   std::memset(to, 0, static_cast<size_t>(state_size(s.depth, s.width)) * sizeof(T));
-  if (s.initial.data == nullptr) return;
-  const T* const from = static_cast<const T*>(s.initial.data) + head * s.initial.head;
+  if (s.initial.data == nullptr || (s.initial.once && head % s.initial.group != 0)) return;
+  const T* const from = static_cast<const T*>(s.initial.data) + head / s.initial.group * s.initial.head;
   for (int64_t e = 0; e < s.depth; ++e) {
     for (int64_t m = 0; m < s.width; ++m) {
       to[e * pitch(s.width) + m] = from[e * s.initial.row + m * s.initial.column];
@@ -146,8 +148,8 @@ void read_state(const Scan& s, int64_t head, T* to) {
 
 template <class T>
 void write_state(const Scan& s, int64_t head, const T* from) {
-  if (s.final.data == nullptr) return;
-  T* const to = static_cast<T*>(s.final.data) + head * s.final.head;
+  if (s.final.data == nullptr || head % s.final.group != 0) return;
+  T* const to = static_cast<T*>(s.final.data) + head / s.final.group * s.final.head;
   for (int64_t e = 0; e < s.depth; ++e) {
     for (int64_t m = 0; m < s.width; ++m) {
       to[e * s.final.row + m * s.final.column] = from[e * pitch(s.width) + m];

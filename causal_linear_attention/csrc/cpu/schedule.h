@@ -13,14 +13,18 @@ struct Operand {
   const void* scale = nullptr;  // (batch, heads, rows) of the accumulation type
   const void* extra = nullptr;  // the same, or one number for all rows if `constant`
   bool constant = false;
+  double factor = 1.0;  // of all of them
 };
 
-// A state in memory: element (r, c) of head h, counted over all sequences, is data[h * head + r * row + c * column].
+// A state in memory: element (r, c) of heads h group to h group + group - 1, counted over all sequences, is data[h * head +
+// r * row + c * column]; only of the first of them if `once`.
 struct StateView {
   void* data = nullptr;
   int64_t head = 0, row = 0, column = 0;
   int64_t z = 0;      // offset and stride of the normaliser's vector (forward only)
   int64_t z_row = 0;
+  int64_t group = 1;
+  bool once = false;
 };
 
 struct Scan {
@@ -28,6 +32,7 @@ struct Scan {
   int64_t sequences = 0;  // as many as batch rows, unless these are packed
   const int32_t* offsets = nullptr;  // see Problem
   Operand a, b, c, out;
+  double factor = 1.0;  // of the outputs
   StateView initial, final;
   bool reverse = false;
   bool normalize = false;

@@ -69,7 +69,8 @@ CLA_INLINE void run_step(const Step& s) {
     if (s.normalize && end == columns) denominator = totals[count - 1] + static_cast<T>(s.eps);
     for (x = 0; x < count; ++x) {
       if (begin + x < s.width) {
-        narrow(s.normalize ? totals[x] / denominator : totals[x], static_cast<In*>(s.out) + begin + x);
+        const T total = s.normalize ? totals[x] / denominator : totals[x];
+        narrow(total * static_cast<T>(s.scale), static_cast<In*>(s.out) + begin + x);
       }
     }
   }

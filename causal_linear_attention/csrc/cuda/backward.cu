@@ -21,7 +21,7 @@ BackwardLaunch launch_of(const Problem& p, const Gradients& g) {
   s.grad_q = rows_of(p, g.q, p.depth);
   s.grad_k = rows_of(p, g.k, p.depth);
   s.grad_v = rows_of(p, g.v, p.width);
-  s.grad_final = state_of(p, g.grad_state, true);
+  s.grad_final = shared(p, state_of(p, g.grad_state, true), true);
   s.grad_initial = state_of(p, g.state, true);
   s.grad_decay = static_cast<float*>(g.log_decay);
   s.eps = static_cast<float>(p.eps);

@@ -200,8 +200,8 @@ CLA_DEVICE float walk_dq(const BackwardLaunch& s, const Place& place) {
     numbers += S::kChunk;
   });
   if constexpr (S::kDecayed) {
-    if (place.begin + place.rows == place.end && s.grad_final.data != nullptr) {
-      return dot_state(w, s.grad_final, s.grad_final.data + place.sequence * s.grad_final.head);
+    if (place.begin + place.rows == place.end) {
+      if (const float* const with = memory_of(s.grad_final, place.sequence)) return dot_state(w, s.grad_final, with);
     }
   }
   return 0.0f;

@@ -36,18 +36,20 @@ Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                                        const Array& decay, bool normalize, double eps, bool keep,
                                                        const std::optional<Tensor>& cu_seqlens,
-                                                       bool return_state) {
+                                                       bool return_state, double scale) {
+  require(!normalize || scale == 1, "the CUDA kernels scale no output with a normaliser");
   const Packing packing(q, cu_seqlens, return_state);
-  check_states(state, packing.sequences, q, v, normalize);
+  check_states(state, packing.sequences, k, v, normalize);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = with_dense_rows(q);
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   state = contiguous_state(state);
-  Tensor out = new_like(v), inverse = new_inverse(q, normalize);
-  Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
-  const Problem p = checked_problem(q, k, v, state, decay, normalize, eps, packing);
-  Tensor kept = new_kept(q, v, normalize, keep ? cuda::kept_states(p) : 0);
+  Tensor out = new_rows(q, v), inverse = new_inverse(q, normalize);
+  Tensor final_state = new_states(packing.states ? packing.sequences : 0, k, v, normalize);
+  Problem p = checked_problem(q, k, v, state, decay, normalize, eps, packing);
+  p.scale = scale;
+  Tensor kept = new_kept(k, v, normalize, keep ? cuda::kept_states(p) : 0);
   const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
                         inverse.mutable_data_ptr(), kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
   std::optional<Tensor> scratch;
@@ -57,19 +59,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tenso
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                                       bool normalize, double eps, bool keep,
-                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
+                                                      std::optional<Tensor> cu_seqlens, bool return_state,
+                                                      double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, {}, normalize, eps, keep, cu_seqlens, return_state);
+  return run_forward(q, k, v, state, {}, normalize, eps, keep, cu_seqlens, return_state, scale);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k, Tensor v, Tensor decay,
                                                               std::optional<Tensor> state, bool normalize,
                                                               double eps, bool keep,
                                                               std::optional<Tensor> cu_seqlens,
-                                                              bool return_state) {
+                                                              bool return_state, double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, decays_of(q, decay), normalize, eps, keep, cu_seqlens, return_state);
+  return run_forward(q, k, v, state, decays_of(k, decay, group_of(q, k)), normalize, eps, keep, cu_seqlens, return_state,
+                     scale);
 }
+
+constexpr const char* kScaled = "the CUDA kernels' backward pass takes grad_out scaled";
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::optional<Tensor> grad_state,
                                                         Tensor q, Tensor k, Tensor v,
@@ -79,10 +85,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::op
                                                         const std::optional<Tensor>& cu_seqlens,
                                                         void* grad_log_decay) {
   const Packing packing(q, cu_seqlens, state.has_value());
-  check_states(state, packing.sequences, q, v, normalize);
-  check_rows(q, k, grad_out);
-  check_states(grad_state, packing.sequences, q, v, normalize);
-  require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
+  check_states(state, packing.sequences, k, v, normalize);
+  check_states(grad_state, packing.sequences, k, v, normalize);
+  check_out(grad_out, q, v, "grad_out must be like forward's output");
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = with_dense_rows(q);
   k = with_dense_rows(k);
@@ -92,17 +97,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::op
   inverse = as_contiguous(inverse);
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
-  Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
+  Tensor grad_q = new_like(q), grad_k = new_rows(q, k), grad_v = new_rows(q, v);
   Tensor grad_initial = new_states(packing.sequences, q, v, normalize);  // the kernels work in it even if not wanted
   const Problem p = checked_problem(q, k, v, state, decay, normalize, eps, packing);
-  const int64_t kept_size = cuda::kept_states(p) * q.size(0) * q.size(1) * q.size(3) * (v.size(3) + normalize);
+  const int64_t kept_size = cuda::kept_states(p) * k.size(0) * k.size(1) * k.size(3) * (v.size(3) + normalize);
   require(kept.numel() == kept_size && kept.scalar_type() == ScalarType::Float && on_one_device(q, kept),
           "kept must be what forward returned with keep");
   kept = as_contiguous(kept);
   if (cuda::is_wide(p) && normalize) {
     require(out.has_value(), "wide heads with a normaliser need out");
-    check_rows(q, k, *out);
-    require(out->size(3) == v.size(3), "out must be shaped like v");
+    check_out(*out, q, v, "out must be what forward returned");
     out = with_dense_rows(*out);
   }
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
@@ -119,7 +123,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
                                                        std::optional<Tensor> state, Tensor inverse,
                                                        Tensor kept, bool normalize, double eps,
                                                        std::optional<Tensor> out,
-                                                       std::optional<Tensor> cu_seqlens) {
+                                                       std::optional<Tensor> cu_seqlens, double scale) {
+  require(scale == 1, kScaled);
   check_rows(q, k, v);
   return run_backward(grad_out, grad_state, q, k, v, state, {}, inverse, kept, normalize, eps, out, cu_seqlens,
                       nullptr);
@@ -128,9 +133,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
     Tensor grad_out, std::optional<Tensor> grad_state, Tensor q, Tensor k, Tensor v, Tensor decay,
     std::optional<Tensor> state, Tensor inverse, Tensor kept, bool normalize, double eps, std::optional<Tensor> out,
-    std::optional<Tensor> cu_seqlens) {
+    std::optional<Tensor> cu_seqlens, double scale) {
+  require(scale == 1, kScaled);
   check_rows(q, k, v);
-  const Array decays = decays_of(q, decay);
+  const Array decays = decays_of(k, decay, group_of(q, k));
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const int64_t size[] = {q.size(0), q.size(1), q.size(2)};
   Tensor grad_decay = torch::stable::new_empty(q, {size, 3}, ScalarType::Float);
@@ -146,7 +152,7 @@ void check_heads(const Tensor& q) {
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
-                                   std::optional<Tensor> decay) {
+                                   std::optional<Tensor> decay, double scale) {
   check_step(q, k, v, state, normalize);
   require(q.scalar_type() != ScalarType::Double, kDtypes);
   check_heads(q);
@@ -159,6 +165,7 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   Tensor out = torch::stable::new_empty(v, v.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
   Problem p = step_of(q, k, v, state, normalize, eps);
   p.decay = decays;
+  p.scale = scale;
   check_launch(cuda::step(p, out.mutable_data_ptr(), state_out.mutable_data_ptr(), device_of(q), stream_of(q)));
   return {out, state_out};
 }

@@ -127,7 +127,7 @@ struct Place {
 };
 
 CLA_DEVICE int64_t offset_of(const Launch& s, const Rows& rows, int head) {
-  return head / s.heads_of_a_batch * rows.batch + head % s.heads_of_a_batch * rows.head;
+  return head / s.heads_of_a_batch * rows.batch + head % s.heads_of_a_batch / rows.group * rows.head;
 }
 // A whole sequence of one head.
 template <bool kWide>

@@ -15,8 +15,9 @@ ForwardLaunch launch_of(const Problem& p, const Outputs& o) {
   ForwardLaunch s;
   fill(s, p, o.inverse, o.kept, false);
   s.out = rows_of(p, o.out, p.width);
-  s.final = state_of(p, o.state, false);
+  s.final = shared(p, state_of(p, o.state, false), true);
   s.eps = static_cast<float>(p.eps);
+  s.scale = static_cast<float>(p.scale);
   if (is_wide(p)) share_out(s, parts_of(p.width));
   return s;
 }

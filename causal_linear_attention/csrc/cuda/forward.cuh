@@ -93,6 +93,8 @@ CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char*
   if constexpr (S::kNormalize) {
     sync_threads();
     multiply_rows<S>(w.floats(S::kInverse), out);
+  } else {
+    multiply_all<S>(s.scale, out);
   }
   write(w, target, count, out);
   if (dirty) [[unlikely]] poison(w, stage, target, dirty_rows, count);
@@ -118,10 +120,11 @@ CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place&
   if constexpr (S::kNormalize) publish_z(w);
   Target<S> target(s, s.out, place);
   float* inverse = s.inverse + static_cast<int64_t>(place.head) * s.length + place.begin;
-  const int step = s.kept.data != nullptr ? s.kept_rows : place.rows;
+  const bool keeps = s.kept.data != nullptr && place.head % s.kept.group == 0;
+  const int step = keeps ? s.kept_rows : place.rows;
 #pragma unroll 1
   for (int done = 0; done < place.rows; done += step) {
-    if (s.kept.data != nullptr && place.segment + done > 0) {
+    if (keeps && place.segment + done > 0) {
       write_state(w, s.kept, kept_state(s, place.head, place.begin + done));
     }
     ring.walk(place.rows - done < step ? place.rows - done : step, [&](unsigned char* stage, int count) {
@@ -131,8 +134,8 @@ CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place&
       if constexpr (S::kNormalize) publish_z(w);
     });
   }
-  if (s.final.data != nullptr && place.segment == s.segments - 1) {
-    write_state(w, s.final, s.final.data + place.sequence * s.final.head);
+  if (place.segment == s.segments - 1) {
+    if (float* const to = memory_of(s.final, place.sequence)) write_state(w, s.final, to);
   }
 }
 

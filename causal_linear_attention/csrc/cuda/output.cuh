@@ -84,6 +84,15 @@ CLA_DEVICE void write_float(Target<S>& target, int count, const Sums& out) {
   }
 }
 
+template <class S>
+CLA_DEVICE void multiply_all(float by, typename Warp<S>::Output& out) {
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int x = 0; x < 8; ++x) out[i][x / 4][x % 4] *= by;
+  }
+}
+
 // The next chunk of this warp's columns: the next rows, or in dkdv those before.
 template <class S>
 CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const typename Warp<S>::Output& out) {

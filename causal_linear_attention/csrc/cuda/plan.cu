@@ -89,6 +89,7 @@ Rows rows_of(const Problem& p, const Array& x, int64_t columns) {
   rows.head = x.head * size;
   rows.row = x.row * size;
   rows.columns = static_cast<int>(columns);
+  rows.group = static_cast<int>(x.group);
   rows.aligned = true;
   for (const int64_t bytes : {static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.data)), rows.batch, rows.head,
                               rows.row, columns * size}) {
@@ -112,6 +113,12 @@ State state_of(const Problem& p, const void* data, bool backward) {
   return state;
 }
 
+State shared(const Problem& p, State state, bool once) {
+  state.group = static_cast<int>(p.k.group);
+  state.once = once;
+  return state;
+}
+
 void fill(Launch& s, const Problem& p, const void* inverse, void* kept, bool backward) {
   s.inputs[kK] = rows_of(p, p.k, p.depth);
   s.inputs[kV] = rows_of(p, p.v, p.width);
@@ -120,13 +127,14 @@ void fill(Launch& s, const Problem& p, const void* inverse, void* kept, bool bac
   s.bounds = p.offsets;
   s.heads_of_a_batch = p.heads > 0 ? static_cast<int>(p.heads) : 1;
   s.length = static_cast<int>(p.rows);
-  s.initial = state_of(p, p.state, backward);
-  s.kept = state_of(p, kept_states(p) > 0 ? kept : nullptr, backward);
+  s.initial = shared(p, state_of(p, p.state, backward), false);
+  s.kept = shared(p, state_of(p, kept_states(p) > 0 ? kept : nullptr, backward), true);
   s.kept_rows = static_cast<int>(kept_rows(p));
   s.kept_size = static_cast<int>(s.kept.head);
   s.kept.head *= kept_states(p);
   s.inverse = static_cast<float*>(const_cast<void*>(inverse));
   s.decay = {static_cast<char*>(p.decay.data), 4 * p.decay.batch, 4 * p.decay.head, 4 * p.decay.row};
+  s.decay.group = static_cast<int>(p.decay.group);
 }
 
 void share_out(Launch& s, int parts) {

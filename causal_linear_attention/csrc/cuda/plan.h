@@ -35,6 +35,8 @@ constexpr const char* kTooLarge = "the heads do not fit this GPU's shared memory
 // backward.
 Rows rows_of(const Problem&, const Array&, int64_t columns);
 State state_of(const Problem&, const void* data, bool backward);
+// One that the heads of a group share, or, `once`, that only the first of them has.
+State shared(const Problem&, State, bool once);
 void fill(Launch&, const Problem&, const void* inverse, void* kept, bool backward);
 // Gives every head so many blocks.
 void share_out(Launch&, int parts);

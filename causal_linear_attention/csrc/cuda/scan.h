@@ -33,16 +33,20 @@ struct Rows {
   int64_t batch = 0, head = 0, row = 0;  // strides in bytes
   int columns = 0;
   bool aligned = false;  // every row starts and ends at 16 bytes
+  int group = 1;         // see Array
 };
 
 // Number (x, y) of head h's state at data + h * head + x * own_step + y * other_step, x among the columns that the
 // warps share out. Number d of the vector beside it, which a normaliser keeps, at data + h * head + vector +
-// d * vector_step.
+// d * vector_step. Heads h group to h group + group - 1, counted over all sequences, share it; `once`: only the first of them
+// has it.
 struct State {
   float* data = nullptr;
   int64_t head = 0;
   int own = 0, own_step = 0, other = 0, other_step = 0;
   int vector = 0, vector_step = 0, vector_size = 0;
+  int group = 1;
+  bool once = false;
 };
 
 struct Launch {
@@ -67,6 +71,7 @@ struct ForwardLaunch : Launch {
   Rows out;
   State final;
   float eps = 0.0f;
+  float scale = 1.0f;  // of the outputs without a normaliser
 };
 
 struct BackwardLaunch : Launch {

@@ -49,10 +49,15 @@ template <class S>
 CLA_DEVICE void read_state(Warp<S>& w, const State& at, const float* from) {
   for_state(w, at, [&](float& x, int offset) { x = from[offset]; });
 }
+// Null if there is none.
+CLA_DEVICE float* memory_of(const State& at, int sequence) {
+  const bool exists = at.data != nullptr && !(at.once && sequence % at.group != 0);
+  return exists ? at.data + sequence / at.group * at.head : nullptr;
+}
 // Leaves w as it is, zero, if there is no state.
 template <class S>
 CLA_DEVICE void read_initial(Warp<S>& w, const State& at, int sequence) {
-  if (at.data != nullptr) read_state(w, at, at.data + sequence * at.head);
+  if (const float* const from = memory_of(at, sequence)) read_state(w, at, from);
 }
 template <class S>
 CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
@@ -61,7 +66,7 @@ CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
 
 // The state that was kept before row `row` of a head, which is a multiple of kept_rows behind its sequence's first one.
 CLA_DEVICE float* kept_state(const Launch& s, int head, int row) {
-  return s.kept.data + head * s.kept.head + static_cast<int64_t>(row / s.kept_rows - 1) * s.kept_size;
+  return s.kept.data + head / s.kept.group * s.kept.head + static_cast<int64_t>(row / s.kept_rows - 1) * s.kept_size;
 }
 
 // This lane's part of the product of all numbers of w's state with those of another, summed.

@@ -1,4 +1,4 @@
-// One decoding position of every head in one launch: state_out = decay state + k^T v, out = q @ state_out.
+// One decoding position of every head in one launch: state_out = decay state + k^T v, out = scale q @ state_out.
 //
 // A block takes 32 columns of one head's state, a lane one of them, a warp every eighth row. Nearly all of the
 // time is for reading and writing the state, once each.
@@ -14,7 +14,7 @@ struct Step {
   void* out = nullptr;
   int depth = 0, width = 0;
   bool normalize = false;
-  float eps = 0.0f;
+  float eps = 0.0f, scale = 1.0f;
   const float* decay = nullptr;  // a head's own, or null
   int heads_of_a_batch = 1;
   int64_t decay_batch = 0, decay_head = 0;  // strides
@@ -60,7 +60,8 @@ step_kernel(CLA_PARAMETER Step s) {
   float denominator = s.eps;
   total = sum_of_warps(totals);
   for (int w = 0; w < kStepWarps && s.normalize; ++w) denominator += totals[kStepWarps * kStepColumns + w];
-  store(s.normalize ? total / denominator : total, static_cast<In*>(s.out) + head * s.width + column);
+  if (s.normalize) total /= denominator;
+  store(s.scale * total, static_cast<In*>(s.out) + head * s.width + column);
 }
 
 template <class In>
@@ -89,6 +90,7 @@ const char* step(const Problem& p, void* out, void* state_out, const Device& dev
   s.width = static_cast<int>(p.width);
   s.normalize = p.normalize;
   s.eps = static_cast<float>(p.eps);
+  s.scale = static_cast<float>(p.scale);
   s.decay = static_cast<const float*>(p.decay.data);
   s.heads_of_a_batch = static_cast<int>(p.heads);
   s.decay_batch = p.decay.batch;

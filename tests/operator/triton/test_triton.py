@@ -90,7 +90,7 @@ def test_shapes(device, shape, dtype, normalize):
 def test_segments(device, monkeypatch, state, dtype, normalize):
     cut_into_segments(monkeypatch)
     shape = (1, 2, 37, 5, 18)
-    assert triton_backend._Launches(*draw(shape, dtype, normalize)[:2], normalize).segments[0] > 1
+    assert triton_backend._Launches(*draw(shape, dtype, normalize)[:3], normalize).segments[0] > 1
     check("triton", shape, dtype, normalize, state=state, device=device)
 
 
@@ -103,7 +103,7 @@ def test_packed_sequences(device, monkeypatch, state, normalize, cut):
     lengths = [0, 37, 1, 0, 16, 60]
     *tensors, cu_seqlens = test_packed.draw(lengths, dim=5, width=18, normalize=normalize, state=state)
     *tensors, cu_seqlens = (None if x is None else x.to(device) for x in (*tensors, cu_seqlens))
-    launches = triton_backend._Launches(*tensors[:2], normalize, cu_seqlens=cu_seqlens)
+    launches = triton_backend._Launches(*tensors[:3], normalize, cu_seqlens=cu_seqlens)
     assert (launches.segments[0] > 1) == cut
     options = {"normalize": normalize, "cu_seqlens": cu_seqlens}
     found, expected = (
@@ -145,6 +145,34 @@ def test_decays_and_their_gradients(device, monkeypatch, packed, cut):
                 for backend in ("triton", "reference")
             )
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+def test_heads_that_share_keys_and_a_scale(device, monkeypatch, packed, cut):
+    if cut:
+        cut_into_segments(monkeypatch, 40)
+    cu_seqlens = torch.tensor([0, 37, 37, 49], device=device) if packed else None
+    batch, sequences = (1, 3) if packed else (2, None)
+    q = torch.rand(batch, 6, 49, 18, dtype=torch.float64)
+    for decays, normalize in ((test_decays.of_heads, False), (test_decays.wild, True), (None, True)):
+        with case(str(decays)):
+            _, *given = test_decays.draw(
+                decays or test_decays.mild, (batch, 2, 49, 18), 5, normalize, sequences
+            )
+            dtype = torch.float32 if decays is test_decays.of_heads else torch.float64
+            given = [x.to(device, dtype) for x in (q, *given)]
+
+            def attend(*given, backend, normalize=normalize, decays=decays):
+                options = {"normalize": normalize, "cu_seqlens": cu_seqlens, "scale": 0.5}
+                decay = given[4] if decays else given[4] * 0
+                return test_decays.attend(*given[:4], decay, backend=backend, **options)
+
+            found, expected = (
+                test_decays.everything(partial(attend, backend=name), *given)
+                for name in ("triton", "reference")
+            )
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
@@ -315,7 +343,7 @@ def test_reason_without_a_gpu(monkeypatch):
 def test_segments_fit_the_multiprocessors_at_once(monkeypatch, heads, segments):
     monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 132)
     q = torch.empty(1, heads, 4096, 1, dtype=torch.bfloat16)
-    number, length = triton_backend._Launches(q, q, False).segments
+    number, length = triton_backend._Launches(q, q, q, False).segments
     assert number == segments and number * length >= 4096
     assert heads >= 132 or heads * number <= 2 * 132
 
