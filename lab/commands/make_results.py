@@ -58,8 +58,9 @@ def operator_table(path: Path, title: str) -> str:
 
 def decay_table(path: Path) -> str:
     """The rows of decay.md with decays, the machine, the picture and a link to the page."""
-    _mark, about, table, *_ = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
-    head, line, *rows = table.splitlines()
+    parts = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
+    place = next(i for i, part in enumerate(parts) if part.startswith("| "))
+    about, (head, line, *rows) = parts[place - 1], parts[place].splitlines()
     rows = [row for row in rows if "ours, a decay" in row]
     folder = f"../results/{path.parent.relative_to(RESULTS).as_posix()}"
     picture = f"![What do decays cost, by head width?]({folder}/decay.png)"

@@ -46,4 +46,4 @@ def test_the_worker_counts_storages_and_operators():
     assert all(x * 1024 > 10 * TINY["layers"] * TINY["width"] * 4 for x in kib.values())
     found = model_parts_cost.decoding(case)
     assert all(len(x) == 1 for x in found["seconds"].values())
-    assert found["calls"][T1] > 50
+    assert found["calls"][T1] > 40

@@ -254,7 +254,7 @@ class SelfAttention(JoinsMaps, Attention):
         """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
         own = type(self)
         inherited = all(getattr(own, x) is getattr(mechanism, x) for x in names)
-        return inherited and self.__dict__.keys().isdisjoint(names)
+        return inherited and not any(name in self.__dict__ for name in names)
 
     def mix_joined(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """`mix` with `attend` from q, k and v side by side, `(N, B, 3 D)`, to joined heads, `(N, B, D)`."""
