@@ -148,7 +148,7 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
 
     A dry run trains the first model only; the second one's training is the same code with another YAML.
     """
-    folder = out / f"train-{name}"
+    folder, only_printed = out / f"train-{name}", dry and name != TRAINED[0]
     words = ["200", "20000"] if dry else ["267700", "4000000"]
     command = [PYTHON, "-m", "lab.checks.gpu_parts", "training", *words]
     command += [str(ROOT / "configs" / "wikitext103" / f"{name}.yaml"), str(data or out / "random-words")]
@@ -159,11 +159,10 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
         command += ["--decoder-layers", "2", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
         if name == "transformer_lm":
             command += ["--decoder-input-dim", "16", "--decoder-output-dim", "16"]
-        if name != TRAINED[0]:
-            command.append("--dry-run")
+        command += ["--dry-run"] if only_printed else []
     else:
         command += ["--max-update", str(UPDATES), "--batch-size", "64"]
-    log = None if command[-1] == "--dry-run" else folder / "train.log"
+    log = None if only_printed else folder / "train.log"
     return Part(f"train-{name}", command, 240, ("torch", "fairseq"), log=log)
 
 
