@@ -14,6 +14,7 @@ import statistics
 import time
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ FULL = {
     "rounds": 2,
     "steps": 3,
     "decoding_rounds": 4,
-    "decoding_steps": 64,
+    "visit_steps": 64,
     "visits": 12,
 }
 QUICK = {
@@ -70,7 +71,7 @@ QUICK = {
     "rounds": 1,
     "steps": 1,
     "decoding_rounds": 1,
-    "decoding_steps": 4,
+    "visit_steps": 4,
     "visits": 1,
 }
 NEAR, FAR, MOST_TRAINING = 1024, 16384, 1.2
@@ -79,12 +80,13 @@ EARLY, LATE, MOST_DECODING = 10, 100_000, 1.1
 
 @torch.no_grad()
 def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
-    """Times of single decoding steps in seconds, one sentence, positions taking turns.
+    """Seconds of a decoding step by position, one sentence, positions taking turns.
 
-    A visit to position P times tokens P, P+1, … of one block of 64, always from the same state. Positions
-    whose context takes too long to read are skipped.
+    A visit to position P times the tokens P, P+1, … , always from the same state: "visit_seconds" has the
+    median of each visit, "token_seconds" that of all steps. Positions whose context takes too long to read
+    are skipped.
     """
-    device, positions, steps = case["device"], sorted(case["positions"]), case["decoding_steps"]
+    device, positions, steps = case["device"], sorted(case["positions"]), case["visit_steps"]
     longest = positions[-1] + steps
     size = Size(**case["size"])
     lm = LanguageModel(case["architecture"], size, longest, longest, device)
@@ -96,19 +98,23 @@ def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
         if not fill_state(lm.model, tokens, state, before, position, deadline):
             break
         states[position], before = copy_state(state), position
-    seconds: dict[str, list[float]] = {str(p): [] for p in states}
+    visits: dict[str, list[list[float]]] = {str(p): [] for p in states}
     begin = time.monotonic()
     for visit in range(case["visits"] + 1):
         for position in states:
-            state = copy_state(states[position])
+            state, seconds = copy_state(states[position]), []
             for at in range(position, position + steps):
                 step = partial(lm.model.decoder, tokens[:, : at + 1], incremental_state=state)
-                spent = timed(step, device)
-                if visit:  # the first visit warms up
-                    seconds[str(position)].append(spent)
+                seconds.append(timed(step, device))
+            if visit:  # the first visit warms up
+                visits[str(position)].append(seconds)
         if visit and time.monotonic() - begin > case["enough_s"]:
             break
-    return {"parameters": lm.parameters, "token_seconds": seconds}
+    return {
+        "parameters": lm.parameters,
+        "token_seconds": {at: statistics.median(chain(*seconds)) for at, seconds in visits.items()},
+        "visit_seconds": {at: [statistics.median(one) for one in seconds] for at, seconds in visits.items()},
+    }
 
 
 MEASURES = {"training": measure_steps, "decoding": measure_decoding}
@@ -126,13 +132,12 @@ def training_tables(results: Results) -> str:
     return "\n\n".join(length_table(results, title, LANGUAGE_MODELS, show) for title, show in tables.items())
 
 
-def undisturbed(results: Results, decoded: Cell) -> float:
-    """Seconds per decoded token: the median over the steps of the fastest visit of all processes.
+def undisturbed(decoded: Cell) -> float:
+    """Seconds per decoded token in the fastest visit of all processes.
 
     A neighbour on the same core only ever adds time, for milliseconds or for the life of a process.
     """
-    steps, seconds = results["settings"]["decoding_steps"], decoded.seconds
-    return min(statistics.median(seconds[at : at + steps]) for at in range(0, len(seconds), steps))
+    return min(min(record["visit_seconds"][str(decoded.at)]) for record in decoded.records)
 
 
 def decoding_table(results: Results) -> str:
@@ -141,12 +146,12 @@ def decoding_table(results: Results) -> str:
     thread = ", one thread" if settings["device"] == "cpu" else ""
     title = (
         f"Milliseconds per decoded token (batch 1{thread}) in the fastest visit of "
-        f"{settings['decoding_steps']} steps (median of all steps), by position (–: reading the context "
-        "would take too long):"
+        f"{settings['visit_steps']} steps (median process, all its steps), by position (–: reading the "
+        "context would take too long):"
     )
 
     def show(c: Cell) -> str:
-        return f"{1000 * undisturbed(results, c):.2f} ({1000 * c.median:.2f})"
+        return f"{1000 * undisturbed(c):.2f} ({1000 * c.median:.2f})"
 
     return length_table(results, title, LANGUAGE_MODELS, show, kind="decoding", places=settings["positions"])
 
@@ -174,7 +179,7 @@ def goals(results: Results) -> list[Goal]:
             found.append(Goal(figure, ratio(far, near, value), MOST_TRAINING))
         near, far = (cell(results, "decoding", name, at) for at in (EARLY, LATE))
         figure = f"{label}, time per decoded token at {LATE:,} over that at {EARLY:,}"
-        found.append(Goal(figure, ratio(far, near, partial(undisturbed, results)), MOST_DECODING))
+        found.append(Goal(figure, ratio(far, near, undisturbed), MOST_DECODING))
     return found
 
 
@@ -194,9 +199,7 @@ def plot(results: Results, path: Path) -> None:
     names = drawn(settings["architectures"], LANGUAGE_MODEL_PANELS)
     time = curves(results, LANGUAGE_MODELS, names, lambda c: 1e6 * c.median / tokens)
     memory = curves(results, LANGUAGE_MODELS, names, lambda c: 1024 * c.peak / tokens)
-    decoding = curves(
-        results, LANGUAGE_MODELS, names, lambda c: 1e3 * undisturbed(results, c), "decoding", positions
-    )
+    decoding = curves(results, LANGUAGE_MODELS, names, lambda c: 1e3 * undisturbed(c), "decoding", positions)
     panels = [
         ("Training: time per token", length, "microseconds", time),
         ("Training: peak memory per token", length, "KiB", memory),

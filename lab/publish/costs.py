@@ -52,10 +52,11 @@ def cell(results: Results, kind: str, architecture: str, at: int) -> Cell | None
     good = [r for r in records if r["status"] == "ok"]
     if not good:
         return Cell(at, records[0]["status"], [], []) if records else None
-    by_record = (
-        r["token_seconds"].get(str(at), []) if kind == "decoding" else r["step_seconds"] for r in good
-    )
-    seconds = [x for times in by_record for x in times]
+    if kind == "decoding":
+        good = [r for r in good if str(at) in r["token_seconds"]]
+        seconds = [r["token_seconds"][str(at)] for r in good]
+    else:
+        seconds = [x for r in good for x in r["step_seconds"]]
     return Cell(at, "ok", seconds, good) if seconds else None
 
 

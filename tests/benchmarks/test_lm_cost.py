@@ -15,8 +15,8 @@ def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
 
     def answer(case):
         if case["kind"] == "decoding":
-            late = {"100000": [late_token] * 4}
-            return {"token_seconds": {str(p): [0.001] * 4 for p in lm_cost.FULL["positions"]} | late}
+            seconds = {str(p): 0.001 for p in lm_cost.FULL["positions"]} | {"100000": late_token}
+            return {"token_seconds": seconds, "visit_seconds": {at: [one] for at, one in seconds.items()}}
         long = case["length"] == 16384
         if long and case["architecture"] == "transformer_lm":
             return "out of memory"
@@ -46,10 +46,8 @@ def test_goals_are_judged_by_the_ratio():
 
 
 def test_slow_visits_do_not_change_the_time_of_a_token():
-    record, steps = sample(), lm_cost.FULL["decoding_steps"]
-    disturbed, calm = [0.002] * 2 * steps, [0.009] + [0.001] * (steps - 1)
-    decoded = Cell(10, "ok", disturbed + calm + disturbed, [])
-    assert (lm_cost.undisturbed(record, decoded), decoded.median) == (0.001, 0.002)
+    records = [{"visit_seconds": {"10": visits}} for visits in ([0.002, 0.001], [0.002, 0.002])]
+    assert lm_cost.undisturbed(Cell(10, "ok", [0.002, 0.002], records)) == 0.001
 
 
 def test_samples_of_all_rounds_are_joined():

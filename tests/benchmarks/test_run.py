@@ -26,10 +26,13 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     assert not is_done(1) and not is_done(0)
 
 
+VISITS = {"10": [1.0], "100": [1.0]}
+
+
 def answer(question):
     """What a worker finds."""
     if question["kind"] == "decoding":
-        return {"status": "ok", "token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
+        return {"status": "ok", "token_seconds": {"10": 1.0, "100": 1.0}, "visit_seconds": VISITS}
     return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
 
 
@@ -118,7 +121,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
     def measure(question, time_limit):
         assert time_limit == 150
         assert question["enough_s"] == 30 and question["memory_limit"] > 0
-        assert (question["steps"], question["decoding_steps"], question["tokens"]) == (1, 4, 256)
+        assert (question["steps"], question["visit_steps"], question["tokens"]) == (1, 4, 256)
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)
