@@ -81,11 +81,13 @@ HEAPS = {
 LONGEST_ONLY = ("stock", "stock with huge pages")
 QUICKER = 64  # times shorter with --quick
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
+DTYPES = ("float32", "bfloat16", "float16")
 CHUNK = 16  # of the compiled CPU kernels, in the count of operations
 
 
-def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
+def timed(options, tensors, functions, part: str, heap: str) -> list[dict]:
     """Records of one part at one length; the compiled kernels' with rates."""
+    q, k, v = tensors
     *_, length, dim = q.shape
     todo = calls(functions, part, (q, k, v, torch.rand_like(v)))
     print(f"{part}, N = {length}", file=sys.stderr, flush=True)
@@ -118,14 +120,14 @@ def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
         here = {n: f for n, f in made.items() if length <= LIMITS[device].get(n, length)}
         rows, records = draw(options, length, dtype), []
         for part in (FORWARD, BOTH):
-            records += timed(options, *rows, here, part, heap)
+            records += timed(options, rows, here, part, heap)
         if device == "cpu" and every and dtype == torch.float32:
             low = [x.bfloat16() for x in rows]
-            records += timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
+            records += timed(options, low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
         yield records
     if every:
         few = {n: f for n, f in made.items() if n in (name, FAST, FAST_TUNED)}
-        yield timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
+        yield timed(options, draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
 
 
 def crossover(options, dtype: torch.dtype) -> list[dict]:
@@ -216,9 +218,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("benchmarks/operator_cost.py", __doc__)
     add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE, with --quick operator_quick there")
     add_device(parser)
-    dtypes = ("float32", "bfloat16", "float16")
     parser.add_argument(
-        "--dtype", choices=dtypes, default="float32", help="type of the inputs; default: %(default)s"
+        "--dtype", choices=DTYPES, default=DTYPES[0], help="of the inputs; default: %(default)s"
     )
     for name, default, text in (
         ("--batch", 1, "rows of the batch"),
@@ -231,17 +232,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         )
     lengths = ", ".join(f"{length:,}" for length in LENGTHS)
     parser.add_argument(
-        "--lengths",
-        type=count,
-        nargs="+",
-        metavar="N",
-        help=f"sequence lengths to measure; default: {lengths}",
+        "--lengths", type=count, nargs="+", metavar="N", help=f"lengths to measure; default: {lengths}"
     )
     parser.add_argument(
-        "--shapes", choices=("fla",), help="the published shapes, instead of batch, heads, width and lengths"
+        "--shapes", choices=("fla",), help="fla's published shapes instead of batch, heads, width and lengths"
     )
     parser.add_argument(
-        "--decay", action="store_true", help="the time with decays, of 32 heads and 4,096 positions, instead"
+        "--decay", action="store_true", help="measure decays instead, with 32 heads and 4,096 positions"
     )
     parser.add_argument(
         "--quick",
@@ -251,15 +248,14 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=count, metavar="N", help="torch's threads; default: torch's own choice"
     )
-    parser.add_argument(
-        "--fast-transformers",
-        type=Path,
-        metavar="FOLDER",
-        help="build of pytorch-fast-transformers to compare with; default: the installed one",
-    )
-    parser.add_argument(
-        "--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build to compare with"
-    )
+    for name, text in (
+        (
+            "--fast-transformers",
+            "build of pytorch-fast-transformers to compare with; default: the installed one",
+        ),
+        ("--fast-transformers-tuned", "a second build to compare with"),
+    ):
+        parser.add_argument(name, type=Path, metavar="FOLDER", help=text)
     # One part, in a process of its own.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)

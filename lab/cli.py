@@ -31,6 +31,7 @@ class Command:
         script: the name of a shorter command for the same, where there is one.
         options: the function of lab/options that reads the command line, with `kind` if there is one; without
             it, `parse` of the module itself, which then is quick to import.
+        old: the script in the release before this one, without folder and ending.
     """
 
     module: str
@@ -38,6 +39,7 @@ class Command:
     script: str = ""
     options: str = ""
     kind: str = ""
+    old: str = ""
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """The options on the command line, which `main` gets."""
@@ -76,12 +78,22 @@ COMMANDS = {
         "roberta",
     ),
     "train lra": Command(
-        "run.commands", "train on a task of Long Range Arena", options="train.training", kind="lra"
+        "run.commands",
+        "train on a task of Long Range Arena",
+        options="train.training",
+        kind="lra",
+        old="train_lra",
     ),
     "train images": Command(
-        "run.commands", "train a model of images byte by byte", options="train.training", kind="images"
+        "run.commands",
+        "train a model of images byte by byte",
+        options="train.training",
+        kind="images",
+        old="train_images",
     ),
-    "train vit": Command("run.commands", "train a Vision Transformer", options="train.training", kind="vit"),
+    "train vit": Command(
+        "run.commands", "train a Vision Transformer", options="train.training", kind="vit", old="train_vit"
+    ),
     "finetune": Command(
         "commands.finetune_glue",
         "fine-tune an encoder on GLUE over learning rates and seeds",
@@ -92,6 +104,7 @@ COMMANDS = {
         "commands.average",
         "average the weights of several checkpoints, or of a run's last ones",
         options="models.average",
+        old="average_checkpoints",
     ),
     "evaluate ppl": Command(
         "measure.commands",
@@ -104,42 +117,61 @@ COMMANDS = {
         "measure the masked-LM perplexity of an encoder",
         options="evaluate.evaluation",
         kind="mlm",
+        old="eval_mlm",
     ),
     "evaluate lra": Command(
         "measure.commands",
         "measure the accuracy of a model of Long Range Arena",
         options="evaluate.evaluation",
         kind="lra",
+        old="evaluate_lra",
     ),
     "evaluate images": Command(
         "measure.commands",
         "measure an image model's bits per dimension, or a Vision Transformer's accuracy",
         options="evaluate.evaluation",
         kind="images",
+        old="eval_images",
     ),
-    "predict": Command("measure.glue", "predict with a fine-tuned encoder", options="evaluate.prediction"),
-    "sample": Command("measure.pixels", "draw or complete images", options="evaluate.drawing"),
+    "predict": Command(
+        "measure.glue", "predict with a fine-tuned encoder", options="evaluate.prediction", old="predict_glue"
+    ),
+    "sample": Command(
+        "measure.pixels", "draw or complete images", options="evaluate.drawing", old="sample_images"
+    ),
     "study": Command(
         "study.cli",
         "run an experiment that a YAML declares: cells, tables, verdicts, plots",
         "scripts/study.sh",
     ),
-    "figures": Command("figures.analyse", "analyse attention: the papers' analyses and figures"),
-    "report": Command("publish.report", "write an HTML report of your runs"),
+    "figures": Command(
+        "figures.analyse", "analyse attention: the papers' analyses and figures", old="analyse"
+    ),
+    "report": Command("publish.report", "write an HTML report of your runs", old="report"),
     "costs": Command("commands.costs", "measure the stale committed costs again, on a CPU"),
     "results": Command(
         "commands.make_results",
         "bring the documents up to date with the committed results",
         options="results.results",
+        old="make_results",
     ),
-    "export": Command("export.export_hf", "export a model for `transformers`", options="models.export"),
+    "export": Command(
+        "export.export_hf", "export a model for `transformers`", options="models.export", old="export_hf"
+    ),
     "import": Command(
-        "export.import_hf", "start from RoBERTa weights of `transformers`", options="models.import_hf"
+        "export.import_hf",
+        "start from RoBERTa weights of `transformers`",
+        options="models.import_hf",
+        old="import_hf",
     ),
     "check gpu": Command(
-        "checks.gpu_check", "build, test and measure the CUDA kernels, and the models on a GPU"
+        "checks.gpu_check",
+        "build, test and measure the CUDA kernels, and the models on a GPU",
+        old="gpu_check",
     ),
-    "check faults": Command("checks.fault_check", "break small runs and count the survivors"),
+    "check faults": Command(
+        "checks.fault_check", "break small runs and count the survivors", old="fault_check"
+    ),
     "check sources": Command(
         "data.published",
         "test the download addresses",
@@ -150,24 +182,7 @@ COMMANDS = {
 """What the words after `scripts/lab.sh` do; the words after those are options of the command."""
 
 SCRIPTS = {command.script: words for words, command in COMMANDS.items() if command.script}
-OLD = {
-    "scripts/analyse.sh": "figures",
-    "scripts/average_checkpoints.sh": "average",
-    "scripts/eval_images.sh": "evaluate images",
-    "scripts/eval_mlm.sh": "evaluate mlm",
-    "scripts/evaluate_lra.sh": "evaluate lra",
-    "scripts/export_hf.sh": "export",
-    "scripts/fault_check.sh": "check faults",
-    "scripts/gpu_check.sh": "check gpu",
-    "scripts/import_hf.sh": "import",
-    "scripts/make_results.sh": "results",
-    "scripts/predict_glue.sh": "predict",
-    "scripts/report.sh": "report",
-    "scripts/sample_images.sh": "sample",
-    "scripts/train_images.sh": "train images",
-    "scripts/train_lra.sh": "train lra",
-    "scripts/train_vit.sh": "train vit",
-}
+OLD = {f"scripts/{command.old}.sh": words for words, command in COMMANDS.items() if command.old}
 """Names of the release before this one, each a link to `scripts/lab.sh`."""
 
 

@@ -22,7 +22,8 @@ from lab.files import ROOT, is_run, run_lock, write_atomically
 from lab.provenance import memory_available, usable_cores
 from lab.run.folder import move_aside
 from lab.run.process import run_fairseq
-from lab.study.cells import MARK, Cell, Plan, cells_of, shortened
+from lab.run.recipe import shortened
+from lab.study.cells import MARK, Cell, Plan, cells_of
 from lab.study.cli import run_study
 from lab.study.declaration import read_study
 from lab.study.page import PAGE
@@ -66,7 +67,7 @@ def parse(words: Sequence[str]) -> Namespace:
     return options
 
 
-def planned(options: Namespace) -> list[Cell]:
+def asked_cells(options: Namespace) -> list[Cell]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
     study = read_study(STUDY)
     plan = Plan(study, options.runs)
@@ -124,7 +125,7 @@ def main(options: Namespace) -> None:
     """Run the study, and show where everything is and what the first model writes."""
     start = time.monotonic()
 
-    cells = planned(options)
+    cells = asked_cells(options)
     if options.fresh:
         start_over(cells)
     run_study(cells, jobs(cells))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
+from lab.figures.figure import Content, Figure, chosen, write_once
 from lab.figures.measures import Measured, log_normality_by_head, measure, shares
 from lab.figures.models import (
     about,
@@ -23,7 +24,6 @@ from lab.figures.models import (
     sequences,
     training_of,
 )
-from lab.figures.record import Figure, Record, chosen, publish
 from lab.publish.tables import grouped
 from lab.run.checkpoint import Checkpoint
 from lab.verdicts import Bound, judge_pair
@@ -91,10 +91,10 @@ def run_attention(options: Namespace) -> None:
     def first() -> list[Layers]:  # of each method
         return [layers()[number] for number in shown]
 
-    publish(options, "local-score", settings, lambda: _local_scores(first(), layers(), options))
-    publish(options, "maps", settings, lambda: _maps([models[number] for number in shown], data, options))
-    publish(options, "concentration", settings, lambda: _concentration(first()))
-    publish(options, "log-normality", settings, lambda: _log_normality(first()))
+    write_once(options, "local-score", settings, lambda: _local_scores(first(), layers(), options))
+    write_once(options, "maps", settings, lambda: _maps([models[number] for number in shown], data, options))
+    write_once(options, "concentration", settings, lambda: _concentration(first()))
+    write_once(options, "log-normality", settings, lambda: _log_normality(first()))
 
 
 def _layers(trained: Checkpoint, data: PreparedData, options: Namespace) -> Layers:
@@ -146,7 +146,7 @@ def _check_dilution(figure: Figure, runs: list[Layers]) -> None:
             )
 
 
-def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Record:
+def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Content:
     """Curves of `models`, the first run of each method; the checks are over all `runs`."""
     figure = Figure("Locally accumulated attention", training=training_of(models[0].trained), columns=2)
     half = models[0].half
@@ -199,7 +199,7 @@ def _signed(models: list[Layers]) -> str:
     return "; ".join(words)
 
 
-def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> Record:
+def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> Content:
     figure = Figure("Attention maps of the first layers", training=training_of(models[0]), columns=MAP_LAYERS)
     for number, trained in enumerate(models):
         length = min(MAP_LENGTH, options.length or trained.tokens_per_sample)
@@ -225,7 +225,7 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> R
     )
 
 
-def _concentration(models: list[Layers]) -> Record:
+def _concentration(models: list[Layers]) -> Content:
     figure = Figure("Concentration of attention", training=training_of(models[0].trained), columns=2)
     if models[0].measured[0].given.causal:
         entropy, bits = "relative_entropy", "H over log2 of what is visible"
@@ -258,7 +258,7 @@ def _concentration(models: list[Layers]) -> Record:
     )
 
 
-def _log_normality(models: list[Layers]) -> Record:
+def _log_normality(models: list[Layers]) -> Content:
     found = {one.label: {m.given.name: log_normality_by_head(m) for m in one.measured} for one in models}
     figure = Figure("Log-normality of trained attention", training=training_of(models[0].trained))
     for title, key, unit in (

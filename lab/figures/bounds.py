@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lab.errors import UserError
+from lab.figures.figure import Content, Figure, chosen, write_once
 from lab.figures.measures import queries_and_keys, scaled_scores
 from lab.figures.models import (
     about,
@@ -23,7 +24,6 @@ from lab.figures.models import (
     sequences,
     training_of,
 )
-from lab.figures.record import Figure, Record, chosen, publish
 from lab.run.checkpoint import Checkpoint
 from lab.verdicts import judge_bound
 from user_dir.analysis import AttentionInput, attention_matrix
@@ -57,7 +57,7 @@ def run_bounds(options: Namespace) -> None:
     settings = chosen(options, "split", "sequences", "length")
     settings |= {"corpus": mark_of(data), "checkpoint": about(trained)}
     tokens = sequences(trained, data, options)
-    publish(
+    write_once(
         options, run_name(options.checkpoint.absolute().parent), settings, lambda: _figure(trained, tokens)
     )
 
@@ -84,7 +84,7 @@ def recording(attention: SelfAttention) -> Iterator[Recorded]:
         del attention.attend, attention.finish
 
 
-def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
+def _figure(trained: Checkpoint, tokens: Tensor) -> Content:
     found = _measured(trained, tokens)
     layers = {name: int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found}
     bounded = {name: one for name, one in found.items() if one["bound"] is not None}

@@ -11,6 +11,7 @@ from torch import nn
 from lab.console import number_of
 from lab.data.prepared import PreparedData, open_prepared
 from lab.errors import UserError
+from lab.figures.figure import Content, Figure, write_once
 from lab.figures.models import (
     AFTER_WARMUP,
     ANALYSED_HERE,
@@ -22,7 +23,6 @@ from lab.figures.models import (
     read_run,
     what_was_read,
 )
-from lab.figures.record import Figure, Record, publish
 from lab.figures.training import checkpoints_of
 from lab.files import shown_path
 from lab.methods import ANALYSED
@@ -57,14 +57,14 @@ def run_gradients(options: Namespace) -> None:
         raise UserError("--at-checkpoints needs a run in float32, and all of these are in fp16")
     if full:
         settings = what_was_read(full)
-        publish(options, "relative-deviation", settings, lambda: relative_deviations(full))
-        publish(options, "loss", settings, lambda: _losses(full))
+        write_once(options, "relative-deviation", settings, lambda: relative_deviations(full))
+        write_once(options, "loss", settings, lambda: _losses(full))
     if half:
-        publish(options, "loss-scale", what_was_read(half), lambda: _loss_scales(half))
+        write_once(options, "loss-scale", what_was_read(half), lambda: _loss_scales(half))
     if data:
         settings = {**what_was_read(full), "corpus": mark_of(data), "minibatches": options.minibatches}
         minibatches = options.minibatches
-        publish(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
+        write_once(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
 
 
 def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
@@ -78,7 +78,7 @@ def published() -> dict[str, float]:
     return {key: table[method.transnormer] for key, method in ANALYSED.items() if method.transnormer in table}
 
 
-def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
+def relative_deviations(runs: Sequence[LoggedRun]) -> Content:
     """R1: the population's standard deviation of gradient norms over their mean, over all updates."""
     found, paper = by_method(runs), published()
     deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
@@ -123,7 +123,7 @@ def _check_orders(figure: Figure, part: str, own: Values, paper: dict[str, float
         )
 
 
-def _losses(runs: Sequence[LoggedRun]) -> Record:
+def _losses(runs: Sequence[LoggedRun]) -> Content:
     """Fig. 8a: training and validation loss."""
     found, unit = by_method(runs), runs[0].unit
     figure = Figure("Loss in training", training=runs[0].training())
@@ -158,7 +158,7 @@ def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int],
     return [x[i + width - 1] for i in starts], [fmean(y[i : i + width]) for i in starts]
 
 
-def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
+def _loss_scales(runs: Sequence[LoggedRun]) -> Content:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
     figure = Figure("Inverse loss scale in fp16", training=runs[0].training())
     panel = figure.lines("Inverse loss scale", "updates", "1 / loss scale", y="log")
@@ -200,7 +200,7 @@ def _check_loss_scales(figure: Figure, largest: Values) -> None:
         )
 
 
-def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: int) -> Record:
+def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: int) -> Content:
     """R2 against updates, for all parameters and for the mean over the attentions of the layers."""
     for run in runs:
         check_reads_text(checkpoints_of(run.folder)[-1][1], ANALYSED_HERE)
@@ -261,7 +261,7 @@ def run_temperature(options: Namespace) -> None:
             raise UserError(f"{shown_path(run.folder)} is not an LLN run with valid losses; leave it out")
     if not any(exponent(run) for run in runs):
         raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
-    publish(options, "fixed-exponents", what_was_read(runs), lambda: _fixed_exponents(runs))
+    write_once(options, "fixed-exponents", what_was_read(runs), lambda: _fixed_exponents(runs))
 
 
 def exponent(run: LoggedRun) -> float:
@@ -269,7 +269,7 @@ def exponent(run: LoggedRun) -> float:
     return float(run.settings.get("lln_alpha") or 0)
 
 
-def _fixed_exponents(runs: list[LoggedRun]) -> Record:
+def _fixed_exponents(runs: list[LoggedRun]) -> Content:
     by_exponent = grouped(runs, exponent)
     losses = {
         alpha: {run.seed: run.valid[max(run.valid)] for run in group} for alpha, group in by_exponent.items()

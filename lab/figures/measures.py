@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from lab.figures.record import Record
+from lab.figures.figure import Content
 from user_dir.analysis import (
     AttentionInput,
     attention_matrix,
@@ -97,7 +97,7 @@ def log_weights(found: Measured) -> Tensor:
     return normalized_rows(found.matrix).log()
 
 
-def log_normality_by_head(found: Measured) -> list[Record]:
+def log_normality_by_head(found: Measured) -> list[Content]:
     """The measures of log-normality of each head, and the share of entries that are zero and left out."""
     logs = log_weights(found)
     if found.given.causal:
@@ -117,7 +117,7 @@ def log_normality_by_head(found: Measured) -> list[Record]:
     return records
 
 
-def shares(found: Measured) -> Record:
+def shares(found: Measured) -> Content:
     """What the measures ignore: the negative mass of the matrices and the rows that are zero."""
     return {
         "negative_share": negative_share(found.matrix).mean().item(),

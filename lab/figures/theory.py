@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lab.errors import UserError
 from lab.figures.analyse import THEORY, function
-from lab.figures.record import Figure, Record, publish
+from lab.figures.figure import Content, Figure, write_once
 from user_dir.analysis import entropy, linear_spectral_gap, normalized_rows, spectral_gap, top_singular_value
 from user_dir.analysis.concentration import entropy_slope, softmax_entropy, softmax_variance, variance_slope
 from user_dir.analysis.gradients import (
@@ -42,7 +42,7 @@ def run_theory(options: Namespace) -> None:
     for name in names:
         settings = {"length": options.length, "head_dim": options.head_dim, "seed": 0}
         make = function(THEORY[name])
-        publish(options, name, settings, lambda make=make, s=settings: make(s["length"], s["head_dim"]))
+        write_once(options, name, settings, lambda make=make, s=settings: make(s["length"], s["head_dim"]))
 
 
 def queries_and_keys(length: int, head_dim: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ def _largest_by_autograd(scores: Tensor, v: Tensor, towards: Tensor, norm: Calla
     return scores.grad.abs().max().item()
 
 
-def score_gradients(length: int, head_dim: int) -> Record:
+def score_gradients(length: int, head_dim: int) -> Content:
     """Experiment 1: the largest |dL/ds| against the scale of the scores s."""
     scores, v, towards = _draws()
     products, scales = towards @ v.T, torch.logspace(-12, 0, 25, dtype=torch.float64).tolist()
@@ -149,7 +149,7 @@ def _check_slopes(figure: Figure, scales: list[float], found: dict[str, list[flo
     figure.check(statement, "at most 10", f"{ratio:.3f}", ratio <= 10)
 
 
-def bounds(length: int, head_dim: int) -> Record:
+def bounds(length: int, head_dim: int) -> Content:
     """Equations 8 to 11, Proposition 3.1 and equation 59, each against what it bounds."""
     figure = Figure("Bounds of gradients", columns=2)
     _weights(figure)
@@ -241,7 +241,7 @@ STYLE = {"LLN, α = β = 1": "--", "linear quadratic": "--", "linear ReLU": "--"
 SHORT = 256  # of the matrices whose singular values are taken
 
 
-def theorems(length: int, head_dim: int) -> Record:
+def theorems(length: int, head_dim: int) -> Content:
     """Theorems 3.2 and 3.4 on a row of scores, 3.3 on matrices, and biased concentration."""
     scores = 2 * torch.randn(64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     taus = torch.logspace(-1, 1.5, 30, dtype=torch.float64).tolist()
@@ -331,7 +331,7 @@ def _biased_concentration(figure: Figure, matrix: Tensor) -> None:
     figure.check("γ = 1 - e |λ₂|", "exactly", f"within {worst:.0e}", worst < 1e-8)
 
 
-def kernels(length: int, head_dim: int) -> Record:
+def kernels(length: int, head_dim: int) -> Content:
     """Fig. 2: entropy and spectral gap of eight kernels against the temperature 1 / sigma^2."""
     bits = {name: torch.zeros(len(SEEDS), len(SIGMAS)) for name in METHOD}
     gaps = {name: torch.zeros(len(SEEDS), len(SIGMAS)) for name in METHOD}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.figures.record import Figure, Record
+from lab.figures.figure import Content, Figure
 from lab.figures.theory import (
     LINEAR,
     METHOD,
@@ -31,7 +31,7 @@ CONSTANT = 1.85  # alpha = beta that keeps softmax's entropy best
 TERMS, DRAWS = (16, 64, 256), 20_000  # of the sums of log-normal variables
 
 
-def softmax(length: int, head_dim: int) -> Record:
+def softmax(length: int, head_dim: int) -> Content:
     """Fig. 5a: variance and mean of ln P of softmax attention against sigma_q^2 sigma_k^2."""
     length *= 2
     variances = torch.linspace(0.1, 4, 14, dtype=torch.float64).tolist()
@@ -61,7 +61,7 @@ def softmax(length: int, head_dim: int) -> Record:
     )
 
 
-def sums(length: int, head_dim: int) -> Record:
+def sums(length: int, head_dim: int) -> Content:
     """Fig. 6: the variance of ln sum_d exp(N(0, sigma^2)), measured and by Fenton's approximation."""
     moderate, broad = torch.linspace(0.2, 1.2, 6).tolist(), torch.logspace(0, 5, 11, base=2).tolist()
     figure = Figure("Sums of log-normal variables")
@@ -105,7 +105,7 @@ def _sums(figure: Figure, title: str, variances: list[float]) -> dict[int, tuple
     return found
 
 
-def densities(length: int, head_dim: int) -> Record:
+def densities(length: int, head_dim: int) -> Content:
     """Fig. 7: densities of ln P at sigma = 1, and how log-normal eight kernels are."""
     q, k = queries_and_keys(length, head_dim, 0)
     scores = q @ k.T * head_dim**-0.5
@@ -174,7 +174,7 @@ def _inverse_exponent(head_dim: int, length: int) -> Callable[[float], float]:
     return exponent
 
 
-def moment_matching(length: int, head_dim: int) -> Record:
+def moment_matching(length: int, head_dim: int) -> Content:
     """Fig. 5b: variances of ln P before and after moment matching, where it matches; Fig. 9's law."""
     length *= 2
     sigmas = [0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.5, 1.75, 2.0]

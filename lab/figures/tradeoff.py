@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from lab.figures.record import Figure, Record, chosen, publish
+from lab.figures.figure import Content, Figure, chosen, write_once
 from lab.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from lab.methods import ANALYSED, ENCODERS, LINEAR
 from lab.papers import read_table
@@ -18,7 +18,7 @@ THEIR_NAMES = {"Transformer": "softmax"}  # of methods that no other table calls
 def run_tradeoff(options: Namespace) -> None:
     """Two figures, never mixed: the paper's and ours."""
     settings = chosen(options, "speed", "length")
-    publish(options, "paper", settings, lambda: _paper(options))
+    write_once(options, "paper", settings, lambda: _paper(options))
     tokens = 1024 * int(options.length.removesuffix("K"))
     if options.speed != "train" or not COST.is_file():
         print("tradeoff: our speed is measured for training only, by benchmarks/roberta_cost.py")
@@ -29,7 +29,7 @@ def run_tradeoff(options: Namespace) -> None:
         return
     settings["measured"] = measured_on(results)
     settings["records"] = fingerprint([sha256_of(path) for path in (COST, LOSSES / STORE)])
-    publish(options, "measured", settings, lambda: _measured(results, tokens))
+    write_once(options, "measured", settings, lambda: _measured(results, tokens))
 
 
 def key_of(name: str) -> str:
@@ -39,7 +39,7 @@ def key_of(name: str) -> str:
     return next(key for key, m in ANALYSED.items() if name in (m.transnormer, m.lln, m.label))
 
 
-def _paper(options: Namespace) -> Record:
+def _paper(options: Namespace) -> Content:
     accuracy = {row["model"]: float(row["avg"]) for row in read_table("transnormer_06_lra")}
     column = f"{options.speed}_{options.length.lower()}"
     bubbles = []
@@ -60,7 +60,7 @@ def _paper(options: Namespace) -> Record:
     )
 
 
-def _measured(results: Record, tokens: int) -> Record:
+def _measured(results: Content, tokens: int) -> Content:
     bubbles = []
     for name in ENCODERS:
         record = stored(LOSSES).get(Path(name, "seed1.json"))
@@ -81,5 +81,5 @@ def _measured(results: Record, tokens: int) -> Record:
     )
 
 
-def _bubble(key: str, x: float, y: float) -> Record:
+def _bubble(key: str, x: float, y: float) -> Content:
     return {"label": ANALYSED[key].label, "method": key, "x": x, "y": y}

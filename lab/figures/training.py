@@ -11,6 +11,7 @@ from torch import nn
 
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
+from lab.figures.figure import Content, Figure, chosen, write_once
 from lab.figures.measures import Measured, measure
 from lab.figures.models import (
     inputs,
@@ -23,7 +24,6 @@ from lab.figures.models import (
     sequences,
     training_of,
 )
-from lab.figures.record import Figure, Record, chosen, publish
 from lab.files import sha256_of, shown_path
 from lab.papers import statement
 from lab.run.checkpoint import Checkpoint, read_checkpoint
@@ -58,10 +58,10 @@ def run_training(options: Namespace) -> None:
     runs = {folder: checkpoints_of(folder) for folder in options.runs}
     data = open_split(options, [kept[-1][1] for kept in runs.values()])
     for folder, kept in runs.items():
-        _publish(folder, evenly_spaced(kept, options.checkpoints), data, options)
+        _write(folder, evenly_spaced(kept, options.checkpoints), data, options)
 
 
-def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
+def _write(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
     name = run_name(folder.absolute())
     settings = chosen(options, "split", "sequences", "length", "masked")
     kept = {path.name: sha256_of(path)[:12] for _, path in paths}
@@ -73,9 +73,9 @@ def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, op
     def points() -> list[Point]:
         return _points(paths, last, data, options)
 
-    publish(options, name, settings, lambda: _concentration(points(), last, length))
+    write_once(options, name, settings, lambda: _concentration(points(), last, length))
     if any(isinstance(part, LLNAttention) for part in last.model.modules()):
-        publish(options, f"{name}-exponents", settings, lambda: _exponents(points(), last))
+        write_once(options, f"{name}-exponents", settings, lambda: _exponents(points(), last))
 
 
 def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
@@ -135,7 +135,7 @@ def _lln(found: Measured) -> dict[str, float]:
     return {"alpha": alpha, "beta": beta, **sigmas, "least": least}
 
 
-def _concentration(points: list[Point], last: Checkpoint, length: int) -> Record:
+def _concentration(points: list[Point], last: Checkpoint, length: int) -> Content:
     encoder = is_masked_lm(last)
     entropy = "entropy" if encoder else "relative_entropy"
     ending = ", an encoder" if encoder else ""
@@ -190,7 +190,7 @@ def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, lengt
         figure.check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)
 
 
-def _exponents(points: list[Point], last: Checkpoint) -> Record:
+def _exponents(points: list[Point], last: Checkpoint) -> Content:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
     figure = Figure("Exponents of LLN in training", training=training_of(last))

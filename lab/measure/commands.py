@@ -170,7 +170,7 @@ def averaged(checkpoint: Checkpoint) -> Result:
     return {"averaged": checkpoint.averaged} if checkpoint.averaged else {}
 
 
-def publish(result: Result, out: Path, text: str) -> None:
+def write_result(result: Result, out: Path, text: str) -> None:
     """Write a result, and print what it says."""
     write_json(out, result)
     if names := result.get("averaged"):
@@ -201,7 +201,7 @@ def evaluate_perplexity(options: Namespace) -> None:
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     for split, out in files.items():
         result = evaluate(checkpoint, data, split, options.context_window, options.flags, options.compile)
-        publish({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
+        write_result({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
 
 
 def evaluate_with_state(options: Namespace) -> None:
@@ -229,4 +229,4 @@ def main(options: Namespace) -> None:
     files = result_files(options.command, options, path, json_with(*evaluation.keys))
     for result in evaluation.evaluate(path, options):
         whole = {**result, **averaged(read_checkpoint(path))}
-        publish(whole, files[result["split"]], evaluation.describe(result))
+        write_result(whole, files[result["split"]], evaluation.describe(result))

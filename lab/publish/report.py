@@ -16,7 +16,7 @@ from typing import Any
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import ROOT, begins, check_output, read_json, shown_path, write_atomically
-from lab.publish.page import GENERATOR, Link, Page, Part, Section, Table, markdown_parts, png, render
+from lab.publish.html import GENERATOR, Link, Page, Part, Section, Table, markdown_parts, png, render
 from lab.publish.report_runs import find_runs, is_aside, run_name, training_sections, written
 from lab.publish.tables import shown, where
 from lab.store import STORE, stored

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, Method
-from lab.publish.page import Cell, Link, Picture, Section, Table, curves
+from lab.publish.html import Cell, Link, Picture, Section, Table, curves
 from lab.publish.plots import Curve
 from lab.publish.tables import shown
 from lab.run.log import run_figures

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-Record = dict[str, float]
+Entry = dict[str, float]
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
 # Where a record has the update, the loss, the tokens per second and the tokens per update.
 INTERVAL = ("num_updates", "loss", "wps", "wpb")
@@ -30,7 +30,7 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
 
 
-def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
+def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Entry]]:
     """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`.
 
     fairseq's --log-file has them without a kind, and each of them once more with every epoch.
@@ -55,9 +55,9 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
             )
 
 
-def read_log(log: Path) -> dict[str, list[Record]]:
+def read_log(log: Path) -> dict[str, list[Entry]]:
     """The figures in a log by kind: `train_inner` (an interval), `train` (an epoch), `valid`, `usage`."""
-    records: dict[str, list[Record]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
+    records: dict[str, list[Entry]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
     with log.open(encoding="utf-8", errors="replace") as lines:
         for kind, record in read_records(lines):
             records[kind].append(record)
@@ -92,7 +92,7 @@ def run_figures(log: Path) -> dict[str, Any]:
     }
 
 
-def peak_memory(records: dict[str, list[Record]]) -> int | None:
+def peak_memory(records: dict[str, list[Entry]]) -> int | None:
     """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
     return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
 
@@ -166,7 +166,7 @@ class Progress:
         form = self.lead.replace("{", "{{").replace("}", "}}") + (BAR if total else BAR_WITHOUT_END)
         return tqdm(total=total, initial=update, file=self.out, bar_format=form, dynamic_ncols=True)
 
-    def show(self, record: Record) -> None:
+    def show(self, record: Entry) -> None:
         """Show how far training is; a line only if none was printed a moment ago."""
         update, now = record["num_updates"], self.clock()
         started, self.first = self.first is None, self.first or (update, now)
@@ -190,7 +190,7 @@ class Progress:
         )
         print(line, file=self.out, flush=True)
 
-    def figures(self, record: Record, short: bool = False) -> str:
+    def figures(self, record: Entry, short: bool = False) -> str:
         """Loss, the last validation's figures and speed; `short`: for a bar of 80 columns."""
         loss, speed = f"loss {record['loss']:.2f}", f"{record['wps']:,.0f}"
         right = None if self.valid_accuracy is None else f"{self.valid_accuracy:.1f} %"

@@ -69,6 +69,12 @@ COUNTS = {"batch_size": True, "distributed_world_size": False, "warmup_updates":
 RESOLVER = re.compile(r"\$\{[^}]*:")
 # Switches of the group `common`, of which a training has one at most.
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
+WARMUP = "--warmup-updates"
+# Options of fairseq's schedules that are numbers of updates.
+OF_SCHEDULES = (
+    *(WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period"),
+    *("--warmup-steps", "--hold-steps", "--decay-steps"),
+)
 
 
 @dataclass(frozen=True)
@@ -263,6 +269,23 @@ def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
     if own or not last or not last.isdecimal() or not 0 < int(last) < warmup:
         return []
     return ["--warmup-updates", str(max(1, min(int(last) - 1, max(2, int(last) // 10))))]
+
+
+def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> list[str]:
+    """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion.
+
+    A warm-up keeps two updates, the fewest of `one_cycle`, if the run has more.
+    """
+    given = [*experiment.flags(), *flags]
+    last = option(given, "--max-update") or ""
+    share = updates / int(last) if last.isdecimal() and int(last) else 1.0
+    words = ["--max-update", str(updates)]
+    for flag in OF_SCHEDULES:
+        length = option(given, flag) or ""
+        if length.isdecimal() and int(length):
+            fewest = min(2, int(length), updates - 1) if flag == WARMUP else 1
+            words += [flag, str(max(1, fewest, round(share * int(length))))]
+    return words
 
 
 def chooses_precision(extra: Sequence[str]) -> bool:

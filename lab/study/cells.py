@@ -1,14 +1,12 @@
 """The cells of a study: one training and its measurement each, for a choice of every axis and a seed.
 
 A study whose key `start` is the name of another starts each cell from the run of that study with the same
-choices of its axes, in runs/studies. With `start: given` the command names a checkpoint. With `tune`, every
-value of a setting is tried first, in shorter runs of the first seed, and only the best is repeated; with
-`bracket` the values go on until the best one lies inside.
+choices of its axes, in runs/studies. With `start: given` the command names a checkpoint. With `tune`, a
+cell with `tuning` tries a value of the tuned setting (`tuning.py`).
 
 Nothing is imported here that takes seconds: the process of a cell checks its settings and its plan again.
 """
 
-import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,24 +40,17 @@ from lab.run.recipe import (
     fairseq_arguments,
     is_given,
     option,
+    shortened,
 )
-from lab.store import Tuned, stored
+from lab.store import stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
-from lab.study.schema import GIVEN, RUNS, TUNED_BY, YAML, Choice, Study, Tune
+from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
 GLUE = "sentence_prediction"
 """The task of fine-tuning, whose length follows from the data."""
-WARMUP = "--warmup-updates"
-OF_SCHEDULES = (
-    *(WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period"),
-    *("--warmup-steps", "--hold-steps", "--decay-steps"),
-)
-"""Options of fairseq's schedules that are numbers of updates."""
-GROWTH = 8
-"""The most values that `bracket` adds to those of a study."""
 MARK = "study.sh"
 """How the folder of a cell names the command that has made it."""
 
@@ -344,23 +335,6 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     return replace(run, seed=run.first_seed)
 
 
-def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> list[str]:
-    """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion.
-
-    A warm-up keeps two updates, the fewest of `one_cycle`, if the run has more.
-    """
-    given = [*experiment.flags(), *flags]
-    last = option(given, "--max-update") or ""
-    share = updates / int(last) if last.isdecimal() and int(last) else 1.0
-    words = ["--max-update", str(updates)]
-    for flag in OF_SCHEDULES:
-        length = option(given, flag) or ""
-        if length.isdecimal() and int(length):
-            fewest = min(2, int(length), updates - 1) if flag == WARMUP else 1
-            words += [flag, str(max(1, fewest, round(share * int(length))))]
-    return words
-
-
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
     """All cells of a study, seed by seed; `asked` has the choices given for an axis in place of its own.
 
@@ -482,84 +456,6 @@ def check_plan(plan: str, layers: int | None, where: str) -> None:
     for item in read_plan(plan, layers, where, allowed):
         for name in item.layer:
             check_name(name, allowed, item.at)
-
-
-def tuning_cells(cell: Cell) -> list[Cell]:
-    """The runs in which the setting of `cell` is chosen, of the first seed.
-
-    With `bracket`, once all of them are finished and the best value is the least or the largest, there is one
-    more, of half or twice that value; at most GROWTH in all.
-    """
-    tune = cell.study.tune
-    assert tune is not None
-    values, most = list(tune.values), len(tune.values) + (GROWTH if tune.bracket else 0)
-    while len(values) < most:
-        runs = _tuning_runs(cell, values)
-        if any(run.record() is None for run in runs) or not (scores := _scores(runs)):
-            break
-        best, in_order = _best_of(scores, tune), sorted(values, key=float)
-        if best not in (in_order[0], in_order[-1]):
-            break
-        values.append(f"{float(best) * (2 if best == in_order[-1] else 0.5):g}")
-    return _tuning_runs(cell, values)
-
-
-def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
-    return [replace(cell, seed=cell.first_seed, tuning=value, chosen=None) for value in values]
-
-
-def _scores(runs: Iterable[Cell]) -> dict[str, float]:
-    """The scores of the runs that have one, by the value tried."""
-    return {run.tuning: score for run in runs if (score := score_of(run)) is not None}
-
-
-def _best_of(scores: Mapping[str, float], tune: Tune) -> str:
-    return TUNED_BY[tune.by](scores, key=scores.__getitem__)
-
-
-def score_of(cell: Cell) -> float | None:
-    """The best valid figure of a tuning run; None if it diverged or logged no finite number."""
-    record = cell.record()
-    if record is None or "diverged" in record:
-        return None
-    curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
-    points = record["training"]["curves"].get(curve, [])
-    return TUNED_BY[cell.study.tune.by](
-        (value for _, value in points if value is not None and math.isfinite(value)), default=None
-    )
-
-
-def best_value(cell: Cell) -> str | None:
-    """The value of the tuned setting with the best score; None until all runs are finished.
-
-    Raises UserError if none of them has a score.
-    """
-    runs = tuning_cells(cell)
-    if any(one.record() is None for one in runs):
-        return None
-    if not (scores := _scores(runs)):
-        raise UserError(
-            f"{', '.join(cell.values.values())}: no run of tuning has logged a {cell.study.tune.by} that is "
-            "a number; choose another `by`, other values or more updates"
-        )
-    return _best_of(scores, cell.study.tune)
-
-
-def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
-    one_of_each = {tuple(cell.values.items()): cell for cell in cells}
-    chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
-    return [
-        replace(cell, chosen=value)
-        for cell in cells
-        if (value := chosen[tuple(cell.values.items())]) is not None
-    ]
-
-
-def tried(cell: Cell) -> Tuned:
-    """The values that tuning tried for a cell, and the one it chose."""
-    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
-    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
 
 
 def prune(cell: Cell) -> None:

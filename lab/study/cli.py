@@ -40,9 +40,6 @@ from lab.study.cells import (
     check_layer_plans,
     check_trusted,
     prune,
-    score_of,
-    tuning_cells,
-    with_chosen,
 )
 from lab.study.declaration import our_studies, read_study
 from lab.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
@@ -50,6 +47,7 @@ from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
 from lab.study.table import figure_of
+from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen
 
 COMMAND = "scripts/study.sh"
 SOURCE = "{source}"
@@ -120,7 +118,7 @@ def main(options: Namespace) -> None:
         return
     if study is None:
         raise UserError(f"name a study, or a YAML of your own; {COMMAND} --list shows the studies")
-    cells = planned(study, options, options.flags)
+    cells = asked_cells(study, options, options.flags)
     if options.status:
         show_status(cells)
     elif options.dry_run:
@@ -141,7 +139,7 @@ def describe(cell: Cell) -> str:
     return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
 
 
-def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
+def asked_cells(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
     """The cells that the command asks for."""
     out = (options.out or RUNS / study.name).absolute()
     if out.exists() and not out.is_dir():
@@ -157,24 +155,6 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
     check_trusted(cells)
     check_layer_plans(cells)
     return cells
-
-
-def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
-    """Tuning cells first, then the others; cells whose tuning is unfinished only `with_unchosen`."""
-    tried = runs_of_tuning(cells)
-    if not tried:
-        return list(cells)
-    chosen = with_chosen(cells)
-    ready = {cell.folder for cell in chosen}
-    return [*tried, *chosen, *(cell for cell in cells if with_unchosen and cell.folder not in ready)]
-
-
-def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
-    """The runs in which the setting of the cells is chosen; none if the study tunes none."""
-    if not cells or cells[0].study.tune is None:
-        return []
-    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
-    return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
 def time_left(cells: Sequence[Cell]) -> float | None:
@@ -285,7 +265,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     with locked(cells) as held:
         check_one_setting([*read_records(out, study), {"flags": cells[0].plan.flags}], out)
         prepare_data(cells, source)
-        runs = all_runs(cells)
+        runs = all_runs(cells) if study.tune else cells
         check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
         while study.tune and not failures:

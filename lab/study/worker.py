@@ -33,8 +33,9 @@ from lab.run.log import run_figures
 from lab.run.plan import RunPlan, checked, read_experiment
 from lab.run.train import train
 from lab.store import Record, Training
-from lab.study.cells import Cell, prune, tried
+from lab.study.cells import Cell, prune
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
+from lab.study.tuning import tried
 
 
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
@@ -49,7 +50,7 @@ def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
     return read
 
 
-def planned(cell: Cell, gpu: bool) -> RunPlan:
+def plan_of(cell: Cell, gpu: bool) -> RunPlan:
     """The training of a cell, once everything that can be wrong before it has been checked.
 
     Raises UserError; writes nothing.
@@ -117,7 +118,7 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: tor
 def work(cell: Cell) -> None:
     """Train, measure and record the cell, unless another process already has."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plan = planned(cell, device.type == "cuda")
+    plan = plan_of(cell, device.type == "cuda")
     with cell.run.lock():
         if cell.record() is not None:
             return

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.run.log import Record, read_records
+from lab.run.log import Entry, read_records
 
 
-def updates(log: str) -> list[Record]:
+def updates(log: str) -> list[Entry]:
     """What was logged after each update."""
     return [record for kind, record in read_records(log.splitlines()) if kind == "train_inner"]
 

@@ -15,7 +15,9 @@ from lab.glue_tasks import TASKS as GLUE
 from lab.study.declaration import read_study
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), *ROOT.glob(".ci/*")])
-COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
+LINKS = [path for path in SHELL if path.is_symlink()]
+COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix and path not in LINKS]
+COMMANDS += [ROOT / name for name in OLD]
 
 
 @pytest.fixture

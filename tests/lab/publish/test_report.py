@@ -10,7 +10,7 @@ import pytest
 
 from lab.files import write_json
 from lab.publish import report
-from lab.publish.page import Heading, Page, Picture, Section, Table, markdown_parts, render
+from lab.publish.html import Heading, Page, Picture, Section, Table, markdown_parts, render
 from lab.publish.report import environments_in
 from lab.publish.report_runs import appearances, find_runs, read_configuration
 from tests.helpers.logs import LOG, inner

@@ -14,12 +14,14 @@ from lab.files import ROOT
 from lab.run.launch import Machines
 from lab.run.plan import Request, planned, read_experiment
 from lab.run.recipe import (
+    compose_experiment,
     fairseq_arguments,
     fast_flags,
     is_given,
     option,
     replaced_precision,
     shared_batch,
+    shortened,
     shorter_warmup,
 )
 from tests.helpers import forked
@@ -283,3 +285,21 @@ def test_fairseq_hydra_train_reads_the_same_yaml(architecture, config, corpus, t
     one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("hydra", "flags"))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+PERIODS = {"lr_period_updates": 485, "warmup_updates": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "updates", "expected"),
+    [
+        ("copy/small", {}, 300, ["--lr-deacy-period", "200"]),  # of 2,000 in 3,000 updates
+        ("copy/small", {}, 4, ["--lr-deacy-period", "3"]),  # 2.67
+        ("wikitext2/base", PERIODS, 300, ["--lr-period-updates", "100"]),
+        ("lra_skyformer/text", {}, 500, ["--warmup-updates", "2"]),  # one_cycle takes no fewer
+        ("lra_state_space/text", {}, 2, ["--warmup-updates", "1", "--total-num-update", "2"]),
+    ],
+)
+def test_every_length_of_a_schedule_is_shortened(name, changes, updates, expected):
+    experiment = compose_experiment(ROOT / f"configs/{name}.yaml").changed({"lr_scheduler": changes})
+    assert shortened(experiment, (), updates) == ["--max-update", str(updates), *expected]

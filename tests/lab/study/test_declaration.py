@@ -1,6 +1,5 @@
 """Studies as their YAMLs declare them: ours, the one of the documents, and what bad ones get."""
 
-import math
 import re
 from fnmatch import fnmatchcase
 
@@ -9,25 +8,15 @@ from omegaconf import OmegaConf
 
 from conventions.mechanisms import MECHANISMS
 from lab.errors import UserError
-from lab.files import RESULTS, ROOT, write_json
+from lab.files import RESULTS, ROOT
 from lab.measure import MEASURES
 from lab.run.recipe import compose_experiment, option
-from lab.study.cells import (
-    best_value,
-    check_layer_plans,
-    check_plan,
-    check_trusted,
-    known_values,
-    shortened,
-    tuning_cells,
-    with_chosen,
-)
+from lab.study.cells import check_layer_plans, check_plan, check_trusted, known_values
 from lab.study.declaration import read_study, study_names
 from lab.study.records import read_records
-from tests.lab.study.conftest import DOCUMENTED, cells, record_of, write_record
+from tests.lab.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
-PERIODS = {"lr_period_updates": 485, "warmup_updates": 0}
 CLAIM = {"says": "it is so", "where": "Table 1"}
 
 
@@ -102,93 +91,11 @@ def test_settings_may_depend_on_another_axis():
         assert option(cell.own_flags(), "--encoder-attention") == plan
 
 
-def test_tuning_shortens_the_whole_schedule():
-    study = read_study("lm_tuned")
-    [cell] = cells(study, {"method": ["transnormer_t1"]})
-    tried = tuning_cells(cell)
-    flags = tried[0].own_flags()
-    assert [option(one.own_flags(), "--lr") for one in tried] == list(study.tune.values)
-    assert option(flags, "--max-update") == "333"
-    assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
-    assert option(flags, "--total-num-update") == "333"
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "updates", "expected"),
-    [
-        ("copy/small", {}, 300, ["--lr-deacy-period", "200"]),  # of 2,000 in 3,000 updates
-        ("copy/small", {}, 4, ["--lr-deacy-period", "3"]),  # 2.67
-        ("wikitext2/base", PERIODS, 300, ["--lr-period-updates", "100"]),
-        ("lra_skyformer/text", {}, 500, ["--warmup-updates", "2"]),  # one_cycle takes no fewer
-        ("lra_state_space/text", {}, 2, ["--warmup-updates", "1", "--total-num-update", "2"]),
-    ],
-)
-def test_every_length_of_a_schedule_is_shortened(name, changes, updates, expected):
-    experiment = compose_experiment(ROOT / f"configs/{name}.yaml").changed({"lr_scheduler": changes})
-    assert shortened(experiment, (), updates) == ["--max-update", str(updates), *expected]
-
-
 def test_a_switch_can_be_off_in_one_choice(study_with):
     half = {"yaml": {"common": {"fp16": True}}}
     study = study_with(axes={"preset": ["tiny"], "method": {"elu": half, "softmax": {**half, "fp16": False}}})
     on, off = (cells(study, {"method": [name]})[0] for name in ("elu", "softmax"))
     assert "--fp16" in on.experiment.flags() and "--fp16" not in [*off.experiment.flags(), *off.own_flags()]
-
-
-def tuned(cell, curves, name="valid"):
-    """What tuning chooses where each of its runs has logged these curves."""
-    for one, curve in zip(tuning_cells(cell), curves, strict=True):
-        training = {"updates": 3, "seconds": 1.0, "curves": {name: curve}}
-        write_record(one, record_of(one.key, {}, training=training))
-    return best_value(cell)
-
-
-@pytest.mark.parametrize(
-    ("losses", "chosen"),
-    [
-        ({"0.01": 3.0, "0.02": 2.0, "0.04": 1.0, "0.08": math.nan}, "0.04"),
-        ({"0.01": 2.0, "0.02": 3.0, "0.005": 1.0, "0.0025": 1.5}, "0.005"),
-        ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, f"{0.01 * 2**9:g}"),
-    ],
-)
-def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses, chosen):
-    """By factors of two in either direction, as long as the best is at an end, eight times at most."""
-    tune = {"axis": "lr", "values": [0.01, 0.02], "updates": 3, "bracket": True}
-    [cell] = cells(study_with(tune=tune), {"method": ["elu"]}, out=tmp_path / "out")
-    tried = []
-    while missing := [one for one in tuning_cells(cell) if not one.record()]:
-        assert best_value(cell) is None
-        tried += [one.tuning for one in missing]
-        for one in missing:
-            training = {"updates": 3, "seconds": 1.0, "curves": {"valid": [[1, losses[one.tuning]]]}}
-            write_record(one, record_of(one.key, {}, training=training))
-    assert tried == list(losses) and best_value(cell) == chosen
-
-
-@pytest.mark.parametrize(
-    ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
-)
-def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
-    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3, "by": by})
-    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
-    assert with_chosen([cell]) == []
-    points = [[1, 2.0], [2, 3.0], [3, 2.5]], [[1, 2.25], [2, 3.25], [3, 2.25]]
-    assert tuned(cell, points, curve) == chosen
-    [settled] = with_chosen([cell])
-    assert settled.own_flags()[-4:] == ["--lr", chosen, "--seed", "1"]
-
-
-def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
-    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
-    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
-    assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
-    first, _ = tuning_cells(cell)
-    assert tuned(cell, ([[1, 2.0]], [[1, 2.5]])) == "1"
-    write_json(first.record_path, {**first.record(), "diverged": "at update 2"})
-    assert best_value(cell) == "2"
-    for curve in ([], [[1, math.inf]]):
-        with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
-            tuned(cell, (curve, curve))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lab.measure.glue import decide, predict, read_rows, read_targets, score
 from lab.options.train import finetuning
 from lab.papers import read_table
 from lab.publish import encoders as glue_table
-from lab.publish.page import Table, markdown_parts
+from lab.publish.html import Table, markdown_parts
 from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
 from lab.run.log import read_records
 from lab.run.recipe import option

@@ -14,7 +14,7 @@ from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
 from lab.files import MARK, RESULTS, ROOT, run_lock
 from lab.methods import LANGUAGE_MODELS, NAMED
-from lab.publish.page import markdown_parts
+from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE

@@ -20,7 +20,7 @@ UPDATES = 20  # the log has every tenth
 @pytest.fixture
 def cells(tmp_path):
     """The runs of the command in `tmp_path`."""
-    return quickstart.planned(quickstart.parse(["--out", str(tmp_path)]))
+    return quickstart.asked_cells(quickstart.parse(["--out", str(tmp_path)]))
 
 
 def updates(log: Path) -> list[int]:

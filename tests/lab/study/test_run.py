@@ -20,11 +20,11 @@ from lab.run import train as trainer
 from lab.run.folder import LOG
 from lab.study import cli as study
 from lab.study import schedule, worker
-from lab.study.cells import tuning_cells
 from lab.study.cli import time_left
 from lab.study.declaration import read_study
 from lab.study.records import read_records
 from lab.study.schedule import SETTINGS_ARE_WRONG, request_of
+from lab.study.tuning import tuning_cells
 from tests.helpers import commands, forked
 from tests.helpers.logs import inner, wait_for
 from tests.helpers.lra import write_lra

@@ -17,7 +17,7 @@ from lab.study.schedule import Follower, RunningCell
 
 
 def test_what_a_cell_does_is_said_while_its_log_is_silent(tmp_path, capsys):
-    cell = quickstart.planned(quickstart.parse(["--out", str(tmp_path)]))[0]
+    cell = quickstart.asked_cells(quickstart.parse(["--out", str(tmp_path)]))[0]
     follower, now = Follower(cell), 0.0
     follower.progress.began = follower.progress.shown = now
     follower.progress.clock = lambda: now
@@ -33,7 +33,7 @@ def test_what_a_cell_does_is_said_while_its_log_is_silent(tmp_path, capsys):
 
 def test_a_cell_is_shown_once_another_has_ended(tmp_path, capsys):
     """By name, from there on; a line of the log that is half there is read when it is whole."""
-    first, second, _ = quickstart.planned(quickstart.parse(["--out", str(tmp_path)]))
+    first, second, _ = quickstart.asked_cells(quickstart.parse(["--out", str(tmp_path)]))
     followers = [Follower(cell, cell.values["architecture"]) for cell in (first, second)]
     line = '| INFO | train_inner | {"loss": "9.5", "wps": "1000", "num_updates": "%d"}\n'
     for follower in followers:

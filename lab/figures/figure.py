@@ -19,10 +19,10 @@ LAYOUT = 1  # of the JSON files; a higher number has all figures made again
 FIGURE = json_with(FINGERPRINT, "name", "settings")
 PICTURE = ".png"  # beside the JSON
 
-Record = dict[str, Any]
+Content = dict[str, Any]
 
 
-def publish(options: Namespace, name: str, settings: Record, make: Callable[[], Record]) -> None:
+def write_once(options: Namespace, name: str, settings: Content, make: Callable[[], Content]) -> None:
     """Write SUBCOMMAND/NAME.json and .png below `options.out`, unless they are there.
 
     `settings` is all that decides the result; `make` returns title, note, panels (or bubbles), and what else
@@ -32,7 +32,7 @@ def publish(options: Namespace, name: str, settings: Record, make: Callable[[], 
     check_output(path, FIGURE, beside=(PICTURE,), makes_folder=True)
     mark = fingerprint([LAYOUT, options.what, name, settings])
 
-    def complete() -> Record:
+    def complete() -> Content:
         print(f"{options.what}, {name}: started", flush=True)
         return {"name": name, "settings": settings, **rounded(make()), **environment("cpu")}
 
@@ -71,7 +71,7 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def chosen(options: Namespace, *names: str) -> Record:
+def chosen(options: Namespace, *names: str) -> Content:
     """The options of these names, for the settings of a figure."""
     return {name: getattr(options, name) for name in names}
 
@@ -96,9 +96,9 @@ class Figure:
     """A figure under construction: its panels, its checks, and further entries of its record."""
 
     def __init__(self, title: str, **about: Any) -> None:
-        self.about: Record = {"title": title, **about}
-        self.panels: list[Record] = []
-        self.checks: list[Record] = []
+        self.about: Content = {"title": title, **about}
+        self.panels: list[Content] = []
+        self.checks: list[Content] = []
 
     def lines(self, title: str, x_label: str, y_label: str, x: str = "linear", y: str = "linear") -> Panel:
         """Add a panel, without curves so far; `x` and `y` are the scales."""
@@ -108,7 +108,7 @@ class Figure:
         return panel
 
     def bars(
-        self, title: str, y_label: str, groups: Iterable[str], methods: Iterable[str], *series: Record
+        self, title: str, y_label: str, groups: Iterable[str], methods: Iterable[str], *series: Content
     ) -> None:
         """Add a panel of bars; each of `series` has a `label` and a value for each group."""
         names = {"groups": list(groups), "methods": list(methods)}
@@ -125,7 +125,7 @@ class Figure:
             {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
         )
 
-    def record(self, note: str, **more: Any) -> Record:
-        """What `publish` writes: all that was added, the note and `more`; bubbles come without panels."""
+    def record(self, note: str, **more: Any) -> Content:
+        """What `write_once` writes: all that was added, the note and `more`; bubbles come without panels."""
         panels = {"panels": self.panels} if self.panels else {}
         return {**self.about, **panels, **more, "note": note, "checks": self.checks}

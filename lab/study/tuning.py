@@ -1,0 +1,113 @@
+"""Tuning: the value of a setting, chosen for each row in shorter runs of the first seed.
+
+Every value is tried; with `bracket` they go on by factors of two until the best one lies inside. Only cells
+with the best value are repeated.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from lab.errors import UserError
+from lab.store import Tuned
+from lab.study.cells import Cell
+from lab.study.schema import TUNED_BY, Tune
+
+GROWTH = 8
+"""The most values that `bracket` adds to those of a study."""
+
+
+def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
+    """Tuning cells first, then the others; cells whose tuning is unfinished only `with_unchosen`."""
+    tried = runs_of_tuning(cells)
+    if not tried:
+        return list(cells)
+    chosen = with_chosen(cells)
+    ready = {cell.folder for cell in chosen}
+    return [*tried, *chosen, *(cell for cell in cells if with_unchosen and cell.folder not in ready)]
+
+
+def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs in which the setting of the cells is chosen; none if the study tunes none."""
+    if not cells or cells[0].study.tune is None:
+        return []
+    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
+    return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
+
+
+def tuning_cells(cell: Cell) -> list[Cell]:
+    """The runs in which the setting of `cell` is chosen, of the first seed.
+
+    With `bracket`, once all of them are finished and the best value is the least or the largest, there is one
+    more, of half or twice that value; at most GROWTH in all.
+    """
+    tune = cell.study.tune
+    assert tune is not None
+    values, most = list(tune.values), len(tune.values) + (GROWTH if tune.bracket else 0)
+    while len(values) < most:
+        runs = _tuning_runs(cell, values)
+        if any(run.record() is None for run in runs) or not (scores := _scores(runs)):
+            break
+        best, in_order = _best_of(scores, tune), sorted(values, key=float)
+        if best not in (in_order[0], in_order[-1]):
+            break
+        values.append(f"{float(best) * (2 if best == in_order[-1] else 0.5):g}")
+    return _tuning_runs(cell, values)
+
+
+def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
+    return [replace(cell, seed=cell.first_seed, tuning=value, chosen=None) for value in values]
+
+
+def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
+    one_of_each = {tuple(cell.values.items()): cell for cell in cells}
+    chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
+    return [
+        replace(cell, chosen=value)
+        for cell in cells
+        if (value := chosen[tuple(cell.values.items())]) is not None
+    ]
+
+
+def best_value(cell: Cell) -> str | None:
+    """The value of the tuned setting with the best score; None until all runs are finished.
+
+    Raises UserError if none of them has a score.
+    """
+    runs = tuning_cells(cell)
+    if any(one.record() is None for one in runs):
+        return None
+    if not (scores := _scores(runs)):
+        raise UserError(
+            f"{', '.join(cell.values.values())}: no run of tuning has logged a {cell.study.tune.by} that is "
+            "a number; choose another `by`, other values or more updates"
+        )
+    return _best_of(scores, cell.study.tune)
+
+
+def _scores(runs: Iterable[Cell]) -> dict[str, float]:
+    """The scores of the runs that have one, by the value tried."""
+    return {run.tuning: score for run in runs if (score := score_of(run)) is not None}
+
+
+def _best_of(scores: Mapping[str, float], tune: Tune) -> str:
+    return TUNED_BY[tune.by](scores, key=scores.__getitem__)
+
+
+def score_of(cell: Cell) -> float | None:
+    """The best valid figure of a tuning run; None if it diverged or logged no finite number."""
+    record = cell.record()
+    if record is None or "diverged" in record:
+        return None
+    curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
+    points = record["training"]["curves"].get(curve, [])
+    return TUNED_BY[cell.study.tune.by](
+        (value for _, value in points if value is not None and math.isfinite(value)), default=None
+    )
+
+
+def tried(cell: Cell) -> Tuned:
+    """The values that tuning tried for a cell, and the one it chose."""
+    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
+    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)

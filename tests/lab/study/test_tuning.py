@@ -1,0 +1,79 @@
+"""Tuning: which values are tried, in which runs, and which one is chosen."""
+
+import math
+
+import pytest
+
+from lab.errors import UserError
+from lab.files import write_json
+from lab.run.recipe import option
+from lab.study.declaration import read_study
+from lab.study.tuning import best_value, tuning_cells, with_chosen
+from tests.lab.study.conftest import cells, record_of, write_record
+
+
+def test_tuning_shortens_the_whole_schedule():
+    study = read_study("lm_tuned")
+    [cell] = cells(study, {"method": ["transnormer_t1"]})
+    tried = tuning_cells(cell)
+    flags = tried[0].own_flags()
+    assert [option(one.own_flags(), "--lr") for one in tried] == list(study.tune.values)
+    assert option(flags, "--max-update") == "333"
+    assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
+    assert option(flags, "--total-num-update") == "333"
+
+
+def tuned(cell, curves, name="valid"):
+    """What tuning chooses where each of its runs has logged these curves."""
+    for one, curve in zip(tuning_cells(cell), curves, strict=True):
+        training = {"updates": 3, "seconds": 1.0, "curves": {name: curve}}
+        write_record(one, record_of(one.key, {}, training=training))
+    return best_value(cell)
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ({"0.01": 3.0, "0.02": 2.0, "0.04": 1.0, "0.08": math.nan}, "0.04"),
+        ({"0.01": 2.0, "0.02": 3.0, "0.005": 1.0, "0.0025": 1.5}, "0.005"),
+        ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, f"{0.01 * 2**9:g}"),
+    ],
+)
+def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses, chosen):
+    """By factors of two in either direction, as long as the best is at an end, eight times at most."""
+    tune = {"axis": "lr", "values": [0.01, 0.02], "updates": 3, "bracket": True}
+    [cell] = cells(study_with(tune=tune), {"method": ["elu"]}, out=tmp_path / "out")
+    tried = []
+    while missing := [one for one in tuning_cells(cell) if not one.record()]:
+        assert best_value(cell) is None
+        tried += [one.tuning for one in missing]
+        for one in missing:
+            training = {"updates": 3, "seconds": 1.0, "curves": {"valid": [[1, losses[one.tuning]]]}}
+            write_record(one, record_of(one.key, {}, training=training))
+    assert tried == list(losses) and best_value(cell) == chosen
+
+
+@pytest.mark.parametrize(
+    ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
+)
+def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3, "by": by})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    assert with_chosen([cell]) == []
+    points = [[1, 2.0], [2, 3.0], [3, 2.5]], [[1, 2.25], [2, 3.25], [3, 2.25]]
+    assert tuned(cell, points, curve) == chosen
+    [settled] = with_chosen([cell])
+    assert settled.own_flags()[-4:] == ["--lr", chosen, "--seed", "1"]
+
+
+def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
+    first, _ = tuning_cells(cell)
+    assert tuned(cell, ([[1, 2.0]], [[1, 2.5]])) == "1"
+    write_json(first.record_path, {**first.record(), "diverged": "at update 2"})
+    assert best_value(cell) == "2"
+    for curve in ([], [[1, math.inf]]):
+        with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
+            tuned(cell, (curve, curve))
