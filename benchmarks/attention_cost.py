@@ -133,7 +133,7 @@ ASKS = "How do time and memory of causal attention grow with the length of the s
 
 
 def memory_ratios(results: Results, name: str) -> list[float]:
-    """Memory at each length from `FROM` over that at half of it, where both were measured."""
+    """Memory at each length from `FROM`, over the memory at half the length, where both were measured."""
     found = {at: memory(results, c) for at, c in measured(results, name).items() if at >= FROM}
     return [value / found[at // 2] for at, value in found.items() if found.get(at // 2)]
 
@@ -177,7 +177,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def settings_for(device: str, quick: bool) -> dict[str, Any]:
-    """What is measured. No `tokens`: one sequence per batch."""
+    """The settings of a measurement. No `tokens`: one sequence per batch."""
     size, plan = (TINY_HEADS, QUICK) if quick else (HEADS_OF_64, FULL)
     return {"size": size.as_dict(), **plan, "tokens": TOKENS if device == "cuda" else None}
 

@@ -161,7 +161,7 @@ def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
 
 @torch.inference_mode()
 def estimated_seconds(model: nn.Module, eos: int, dims: int, batch: int, device: str) -> float:
-    """Seconds of forward passes over all prefixes of 1 to `dims` bytes, from those of three lengths."""
+    """Seconds of forward passes over all prefixes of 1 to `dims` bytes, from the times of three lengths."""
     times = {}
     for length in sorted({max(1, dims // share) for share in SHARES}):
         run = partial(model, torch.full((batch, length), eos, device=device))
@@ -303,7 +303,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def add_options(parser: Parser) -> None:
-    """What is drawn."""
+    """The options that choose what is drawn."""
     parser.add_argument(
         "--images",
         type=names,
@@ -313,7 +313,7 @@ def add_options(parser: Parser) -> None:
 
 
 def complaint(arguments: argparse.Namespace) -> str:
-    """Of images that there are not."""
+    """The error for unknown images; empty if all are known."""
     unknown = [name for name in arguments.images if name not in SIZES]
     return f"--images names {unknown[0]!r}; choose from {', '.join(SIZES)}" if unknown else ""
 
@@ -324,7 +324,7 @@ def variant(arguments: argparse.Namespace) -> str:
 
 
 def settings_for(device: str, quick: bool, images: list[str]) -> dict[str, Any]:
-    """What is measured."""
+    """The settings of a measurement."""
     sizes, plan = (TINY, QUICK) if quick else ({name: SIZES[name] for name in images}, FULL)
     return {"sizes": {name: size.as_dict() for name, size in sizes.items()}, **plan}
 

@@ -222,7 +222,7 @@ def add_options(parser: Parser) -> None:
 
 
 def complaint(arguments: argparse.Namespace) -> str:
-    """Of lengths that do not fill a batch."""
+    """The error for lengths that do not fill a batch, or nothing."""
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
     if all(tokens % length == 0 for length in arguments.lengths or ()):
         return ""
@@ -230,7 +230,7 @@ def complaint(arguments: argparse.Namespace) -> str:
 
 
 def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's."""
+    """The settings of a measurement, with `chosen` in place of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALL
     return {"size": size.as_dict(), **(QUICK if quick else FULL), **chosen}
 

@@ -158,7 +158,7 @@ def first_step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> dict[str
 
 
 def gradient_errors(x: Tensor, weight: Tensor, target: Tensor) -> list[float]:
-    """Of the gradients of x and of the weight, relative to the norm of those of float32."""
+    """Errors of the gradients of x and of the weight, relative to the norms of the float32 gradients."""
     wide = [y.detach().float().requires_grad_() for y in (x, weight)]
     expected = torch.autograd.grad(fallback(*wide, target), wide)
     errors = (
@@ -348,7 +348,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    """What is measured, in this order."""
+    """The cases to measure, in this order."""
     shared = {"tokens": arguments.tokens, "width": arguments.width, "steps": arguments.steps}
     losses = ["products", *available(device)]
     found: list[dict[str, Any]] = [

@@ -174,7 +174,7 @@ def markdown(results: Results) -> str:
 
 
 def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's."""
+    """The settings of a measurement, with `chosen` in place of the plan's."""
     plan = {"share": 1, "steps": 1} if quick else FULL[device]
     tasks = {
         task: {"length": QUICK_LENGTH, "batch": QUICK_BATCH}

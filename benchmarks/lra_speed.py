@@ -248,7 +248,7 @@ def add_options(parser: Parser) -> None:
 
 
 def complaint(arguments: argparse.Namespace) -> str:
-    """Of reviews without data, or the other way round."""
+    """The error for reviews without data or data without reviews, or nothing."""
     fits = (arguments.lengths == "review") == (arguments.data is not None)
     return "" if fits else "--lengths review needs --data, and only it does"
 
@@ -256,7 +256,7 @@ def complaint(arguments: argparse.Namespace) -> str:
 def settings_for(
     device: str, quick: bool, lengths: str, data: Path | None = None, **chosen: Any
 ) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's. UserError for unusable data."""
+    """The settings, with `chosen` in place of the plan's. UserError for unusable data."""
     size, plan = (TINY, QUICK) if quick else (BASE, FULL[device])
     described = None
     if data:

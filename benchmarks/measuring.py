@@ -144,7 +144,7 @@ def measure(
 
 
 def forward_and_backward(function, q, k, v, grad):
-    """A call that computes `function(q, k, v)` and the gradients of q, k and v, given that of the output."""
+    """A call that computes `function(q, k, v)` and the gradients of q, k and v, given the output's."""
 
     def run():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]

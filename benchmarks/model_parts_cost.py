@@ -165,7 +165,7 @@ MEASURES = {f.__name__: f for f in (decoding, training, kept, peak, backend)}
 
 
 def cases(rounds: int) -> list[dict[str, Any]]:
-    """What is measured in one turn of a checkout."""
+    """The cases of one turn of a checkout."""
     shared, small = {"architectures": NAMES, "rounds": rounds}, SMALL.as_dict()
     found = [
         {"kind": "decoding", "size": DECODED.as_dict(), **shared, "rounds": 10 * rounds},
@@ -188,7 +188,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.baseline and not (arguments.baseline / "benchmarks" / "measuring.py").is_file():
         needs = "--baseline needs one with benchmarks/measuring.py"
-        raise UserError(f"{arguments.baseline} is no checkout of the project, or too old; {needs}")
+        raise UserError(f"{arguments.baseline} is not a checkout of the project, or too old; {needs}")
     return arguments
 
 

@@ -114,7 +114,7 @@ class LanguageModel:
         self.updates = 0
 
     def train_in_bfloat16(self) -> None:
-        """As `--bf16`: the model is bfloat16, and its optimizer keeps a copy in float32."""
+        """Train as `--bf16` does: the model in bfloat16, with a float32 copy in its optimizer."""
         from fairseq import optim
 
         self.cfg.common.bf16 = True
@@ -130,7 +130,7 @@ class LanguageModel:
         return folder
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
-        """Those of task, model and loss, by the names of fairseq's flags; embeddings are tied."""
+        """Settings of task, model and loss, by the names of fairseq's flags; embeddings are tied."""
         settings = {
             "task": "language_modeling",
             "criterion": "cross_entropy",

@@ -131,7 +131,7 @@ def calls(functions: dict[str, Function], part: str, inputs: Sequence[Tensor]) -
 
 @dataclass(frozen=True)
 class Shape:
-    """Of q, k and v, and the published milliseconds on an H100 in bfloat16 by (part, implementation)."""
+    """Shape of q, k and v, and published milliseconds on an H100 in bfloat16 by (part, implementation)."""
 
     batch: int
     length: int
@@ -141,7 +141,7 @@ class Shape:
 
     @property
     def title(self) -> str:
-        """As its publishers name it."""
+        """The name that its publishers give it."""
         return f"B{self.batch} T{self.length} H{self.heads} D{self.dim}"
 
     def bytes(self, part: str, size: int) -> int:
@@ -154,7 +154,7 @@ class Shape:
 
 
 def shapes() -> list[Shape]:
-    """Those of `PUBLISHED`."""
+    """The shapes of `PUBLISHED`."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         return [_shape(row) for row in csv.DictReader(file)]
 
@@ -196,7 +196,7 @@ def anchor(options, wanted: list[Shape]) -> None:
 
 
 def anchor_report(result: dict[str, Any]) -> str:
-    """A table for each part: milliseconds, and how many times those of moving every tensor once."""
+    """A table for each part: milliseconds, and their ratio to the time of moving every tensor once."""
     record, records = result["environment"], result["records"]
     copy = f"{result['peak']['GB/s']:,.0f} GB/s of a copy"
     pieces = [f"{where(record)}; torch {record['versions']['torch']}, bfloat16; byte floor at {copy}"]

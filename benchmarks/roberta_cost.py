@@ -229,7 +229,7 @@ def add_options(parser: Parser) -> None:
 
 
 def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's."""
+    """The settings of a measurement, with `chosen` in place of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALLER
     return {"size": size.as_dict(), "keep_frees": True, **(QUICK if quick else FULL), **chosen}
 

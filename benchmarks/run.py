@@ -74,12 +74,12 @@ class CostBenchmark:
 
     @property
     def name(self) -> str:
-        """That of the script and of its results."""
+        """The name of the script and of its results."""
         return Path(self.file).stem
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Those of the results and of what is made of them."""
+        """The endings of the results file, the page and the picture."""
         return (".json", ".md", ".png") if self.plot else (".json", ".md")
 
     def main(self) -> None:
@@ -149,7 +149,7 @@ class CostBenchmark:
         )
 
     def settings(self, arguments: argparse.Namespace) -> Settings:
-        """What is measured by the command line."""
+        """The settings that the command line asks for."""
         chosen = {key: value for key in self.chooses if (value := getattr(arguments, key))}
         device = choose_device(arguments.device)
         plan = self.settings_for(device, arguments.quick, **chosen)

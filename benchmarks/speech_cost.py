@@ -172,7 +172,7 @@ def caption(results: Results) -> str:
 
 
 def settings_for(device: str, quick: bool) -> dict[str, Any]:
-    """What is measured."""
+    """The settings of a measurement."""
     size, plan = (TINY, QUICK) if quick else (PAPER, {**FULL, "utterances": UTTERANCES[device]})
     return {"size": size.as_dict(), **plan}
 

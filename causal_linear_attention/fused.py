@@ -80,7 +80,7 @@ blocks = torch.ops.causal_linear_attention.blocks.default
 """`(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p) -> (N, B, H d)`.
 
 As for `features`; weights in blocks of `size` positions are softmax or ReLU of the scores, dropped out with a
-seed; padding `(B, N)`, True at positions that are no keys.
+seed; padding `(B, N)`, True at positions that are not keys.
 """
 
 blocks_backward = torch.ops.causal_linear_attention.blocks_backward.default

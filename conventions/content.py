@@ -12,7 +12,7 @@ from conventions import PREPARED, UserError
 HASHES = "sha256"
 """Key of a manifest: the sha256 of every file, by its name."""
 State = Sequence[Any]
-"""Of a file: bytes, time of its last change, sha256."""
+"""Bytes of a file, time of its last change, sha256."""
 
 
 def sha256_of(path: Path) -> str:

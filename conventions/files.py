@@ -158,12 +158,12 @@ def open_to_append(path: Path) -> BinaryIO:
         file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | THERE, 0o666))  # noqa: SIM115
     except OSError:
         if os.path.lexists(path) and not is_plain(path):
-            raise UserError(f"{path} is no plain file; move it away") from None
+            raise UserError(f"{path} is not a regular file; move it away") from None
         raise
     if is_plain(path):
         return file
     file.close()
-    raise UserError(f"{path} is no plain file; move it away")
+    raise UserError(f"{path} is not a regular file; move it away")
 
 
 def is_plain(path: Path) -> bool:

@@ -126,7 +126,7 @@ def run_command(main: Callable[[], None]) -> None:
     started it.
     """
     children.end_with_parent()
-    warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
+    warnings.simplefilter("ignore")  # the libraries' deprecations do not concern users
     warn_only()
     try:
         with children.handled():

@@ -88,7 +88,7 @@ def label_of(name: str) -> str:
 
 
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Of `panels` (title to names) those with more in them than their first, the common yardstick.
+    """The `panels` (title to names) with more in them than their first, the common yardstick.
 
     A title comes with a line break before it, and is empty if there is but one group.
     """
@@ -105,7 +105,7 @@ def drawn(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> list[
 
 
 def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:
-    """Which form Performer has in a table of `names`, in a sentence; nothing where it is none of them.
+    """Which form Performer has in a table of `names`, in a sentence; nothing if it is not in it.
 
     paper: it was run with `--performer-paper`.
     """

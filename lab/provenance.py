@@ -37,18 +37,18 @@ ALLOCATOR_VARIABLES = (
 )
 OPERATOR = ("causal_linear_attention",)
 MODELS = ("attention", "criterions", "models", "modules", "optim")
-"""Of user_dir; another part counts where a benchmark imports it."""
+"""Parts of user_dir; another part counts where a benchmark imports it."""
 PLANS = "conventions/plans.py"
 BENCHMARKS = "benchmarks/"
 IMPORTS = r"^from benchmarks(?: import |\.)(?!run\b|operator_report\b)(\w+)"
-"""Of modules of benchmarks/, but for the driver and the report, which decide no figure."""
+"""Imports from benchmarks/, except the driver and the report, which decide no figure."""
 SUFFIXES = (".py", ".cpp", ".h", ".inl", ".cu", ".cuh")
 OF_OTHER_DEVICES = {"cpu": re.compile(r"/csrc/cuda/|/triton_"), "cuda": re.compile(r"/csrc/cpu/")}
 """Parts of the operator that the other device runs."""
 ATTENTION = "user_dir/attention/"
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 DIGITS = 12
-"""Of a hash."""
+"""Length of a hash."""
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _machine(record: Any) -> str:
 
 
 def commit(root: Path = ROOT) -> str:
-    """That of the clone `root`, with "+changes" when tracked files differ; "unknown" outside a clone."""
+    """Commit of the clone `root`, with "+changes" when tracked files differ; "unknown" outside a clone."""
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")

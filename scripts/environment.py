@@ -83,7 +83,7 @@ CAUSES = {
     "No matching distribution found|Could not find a version": (
         "the package index has no such version for this Python; check PYTHON and TORCH_SPEC"
     ),
-    "Invalid requirement": "TORCH_SPEC is no requirement such as torch==2.13.0",
+    "Invalid requirement": "TORCH_SPEC is not a requirement such as torch==2.13.0",
 }
 
 

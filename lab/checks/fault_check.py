@@ -56,7 +56,7 @@ def run_tests(rounds: int, report: Path) -> None:
 
 
 def counts(report: Path) -> dict[str, dict[str, Any]]:
-    """Of each kind of fault how many were made, how many survived, and the tests that failed.
+    """By kind of fault: how many were made, how many survived, and the tests that failed.
 
     The faults of one test have survived if it passes, else none of them has.
     """

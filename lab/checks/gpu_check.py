@@ -67,7 +67,7 @@ POLL_SECONDS = 0.1
 PASSED = "passed"
 RECORD, ARCHIVE = "gpu_check.json", "gpu_check.tar.gz"
 LARGE = 2 * 2**20
-"""Larger files (random words) are no results."""
+"""Larger files (random words) are not results."""
 # pytest's last line, and the reasons that -ra lists.
 RAN = re.compile(r"\b(\d+)(?:/\d+)? (?:passed|tests? collected)\b")
 SKIPPED = re.compile(r"^SKIPPED \[\d+\] \S+: (.+)$", re.MULTILINE)
@@ -178,7 +178,7 @@ def run_together(parts: Sequence[Part], out: Path, seconds: float) -> Iterator[d
 
 
 def outcome_of_tests(log: str) -> str:
-    """Of a pytest that has succeeded: it has not if no test ran."""
+    """The outcome of a pytest that ended without an error; it has failed if no test ran."""
     if any(int(number) for number in RAN.findall(log)):
         return PASSED
     reasons = SKIPPED.findall(log)

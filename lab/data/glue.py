@@ -152,7 +152,7 @@ def _check_label(label: str, task: GlueTask, place: str) -> None:
 def _table_rows(
     reader: "LineReader", source: Source, task: GlueTask, examples: Examples
 ) -> Iterator[tuple[str, list[str], str]]:
-    """Of each row its place, its sentences and its label (empty in a test split)."""
+    """Each row: its place, its sentences and its label (empty in a test split)."""
     labelled = examples.labels is not None
     rows = ((number, line.split("\t")) for number, line in reader.lines())
     header = task.columns if labelled else ()

@@ -188,7 +188,7 @@ def check_dictionary(path: Path) -> None:
     except FileNotFoundError:
         raise UserError(f"the data folder {path.parent} has no {path.name}; {PREPARE}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no text; {PREPARE}") from None
+        raise UserError(f"{path} is not text; {PREPARE}") from None
     for number, line in enumerate(lines, 1):
         count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")[2]
         if not count.isdecimal():

@@ -134,7 +134,7 @@ class GPT2Encoder(TextEncoder):
 
     @staticmethod
     def clean(text: str) -> str:
-        """As fairseq's multiprocessing_bpe_encoder does: white space inside is kept."""
+        """Strip a line as fairseq's multiprocessing_bpe_encoder does: white space inside is kept."""
         return text.strip()
 
     def encode(self, text: str) -> str:

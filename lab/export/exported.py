@@ -198,7 +198,7 @@ def check_activation(name: str, flag: str) -> None:
 
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
-    """Those that the attentions were built with, which an old checkpoint's configuration may lack."""
+    """The options that the attentions were built with, which an old checkpoint's configuration may lack."""
     names = {attention_class(name): name for name in (*EXPORTED, *own_forms()) if name in source.attentions}
     chosen = {}
     for module in source.stack.modules():

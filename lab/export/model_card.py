@@ -146,7 +146,7 @@ def _command(result: dict[str, Any]) -> str:
 
 
 def _study_record(folder: Path, made: int) -> dict[str, Any]:
-    """That of the cell of a study that has trained in `folder`; empty if it measured other weights."""
+    """The record of the study's cell that trained in `folder`; empty if it measured other weights."""
     record = _read(folder.with_name(f"{folder.name}.json"))
     found = record.get("found")
     return record if isinstance(found, dict) and found.get("best_update") == made else {}

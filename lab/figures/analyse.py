@@ -233,6 +233,6 @@ def main(options: argparse.Namespace) -> None:
 
         write_report(options.out.absolute())
     elif options.redraw:
-        function("record.redraw")(options)
+        function("figure.redraw")(options)
     else:
         function(f"{MODULES.get(options.what, options.what)}.run_{options.what}")(options)

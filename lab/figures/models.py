@@ -100,7 +100,7 @@ def method_of(checkpoint: Checkpoint) -> str:
 def load(path: Path, data: PreparedData) -> Checkpoint:
     """A checkpoint of fairseq's or this project's, its model loaded.
 
-    Raises UserError if it is none, was trained with another dictionary, or has no attention.
+    Raises UserError if it is not one, was trained with another dictionary, or has no attention.
     """
     checkpoint = read_checkpoint(path).on(data.folder)
     checkpoint.check_dictionary(data, named_by="--data")
@@ -201,7 +201,7 @@ def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[Attentio
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run; `records` maps each logged update to fairseq's figures, `valid` those of validation."""
+    """A run; `records` maps each logged update to fairseq's figures, `valid` to the figures of validation."""
 
     folder: Path
     method: str
@@ -215,7 +215,7 @@ class LoggedRun:
 
     @property
     def unit(self) -> str:
-        """That of its losses."""
+        """The unit of its losses."""
         return "bits per masked token" if "encoder_layers" in self.settings else "bits per token"
 
     def training(self) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def moment_matching(length: int, head_dim: int) -> Content:
 def _drawn(
     sigmas: list[float], ways: dict[str, Callable[[float], float]], length: int, head_dim: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Variances of ln P and entropies, `(seeds, sigmas)`: softmax's and those of LLN with these exponents."""
+    """Variances of ln P and entropies, `(seeds, sigmas)`: of softmax, and of LLN with these exponents."""
     shape = (len(SEEDS), len(sigmas))
     variance = {name: torch.zeros(shape) for name in ("softmax", "softmax rows", "rows", *ways)}
     bits = {name: torch.zeros(shape) for name in ("softmax", "authors' line", "constant")}

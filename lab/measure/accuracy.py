@@ -57,7 +57,7 @@ def batches_of(
 def count_correct(
     model: BaseFairseqModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
 ) -> dict[str, Any]:
-    """Examples, correct answers, accuracy in percent and mean loss in bits of a split; all of it counts."""
+    """Examples, correct answers, accuracy in percent and mean loss in bits of a whole split."""
     model = model.to(device).eval()
     criterion = ClassificationCriterion(task)
     loss, correct, count = 0.0, 0, 0
@@ -149,7 +149,7 @@ def measure_images(run: TrainedRun) -> dict[str, Any]:
 
 
 def logged(log: Path) -> dict[str, Any]:
-    """Of the log of a run: the gradient norm, the largest 1 / loss scale, alpha and beta by layer."""
+    """From the log of a run: the gradient norm, the largest 1 / loss scale, alpha and beta by layer."""
     inner = {int(record["num_updates"]): record for record in read_log(log)["train_inner"]}
     norms = [record["gnorm"] for record in inner.values()]
     scales = [record["loss_scale"] for record in inner.values() if record.get("loss_scale")]
@@ -168,7 +168,7 @@ def logged(log: Path) -> dict[str, Any]:
 def copying(
     model: FairseqLanguageModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
 ) -> dict[str, Any]:
-    """Loss in nats, token accuracy and exact-match rate of a split, all of it.
+    """Loss in nats, token accuracy and exact-match rate of a whole split.
 
     `accuracy` is of the targets that count, `exact` of whole sequences, `by_position` of the separator and
     of each symbol behind it; `free_...` the same of what the model writes after sequence and separator,
@@ -210,7 +210,7 @@ def write_on(model: FairseqLanguageModel, prompt: Tensor, n: Tensor) -> Tensor:
 
 
 def _shares(rows: list[Tensor]) -> dict[str, Any]:
-    """Of rows of right (True) and wrong answers: the share of all, of whole rows, and at each place."""
+    """Shares of right answers (True): of all, of whole rows, and at each place."""
     longest = max(len(row) for row in rows)
     at_place = [[row[place] for row in rows if len(row) > place] for place in range(longest)]
     return {

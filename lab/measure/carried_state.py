@@ -165,14 +165,14 @@ class Bucket:
 
 
 class Buckets:
-    """Losses by position (0 to 511, to 1,023, to 2,047 and so on); memory is that of the model's `device`."""
+    """Losses by position (0 to 511, to 1,023, to 2,047 and so on); memory on the model's `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.buckets: dict[int, Bucket] = {}
 
     def add(self, start: int, losses: Tensor, real: Tensor, seconds: float, state: dict) -> None:
-        """Those of a segment, `(B, T)`, from position `start` on; `real` is False at padding."""
+        """Add the losses of a segment, `(B, T)`, from position `start` on; `real` is False at padding."""
         position, end = start, start + losses.shape[1]
         kept, used = state_bytes(state), memory_in_use(self.device)
         while position < end:
@@ -368,7 +368,7 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
 def measure_run(run: TrainedRun) -> dict[str, Any]:
     """Test perplexity with and without carried state.
 
-    `unigram_perplexity` is that of token frequencies alone.
+    `unigram_perplexity` follows from token frequencies alone.
     """
     checkpoint = read_language_model(run.checkpoint)
     reading = argparse.Namespace(streams=STREAMS, segment=READ_AT_ONCE, reset_at_documents=False)

@@ -1,6 +1,6 @@
 """Perplexity of a language model, as `fairseq-eval-lm` computes it, and of an encoder over masked tokens.
 
-And that of token frequencies alone.
+And the perplexity of token frequencies alone.
 """
 
 import argparse
@@ -178,7 +178,7 @@ class ChunkedScorer(SequenceScorer):
         return rows
 
     def in_pieces(self, model: nn.Module, sample: dict[str, Any]) -> list:
-        """As `generate`, for a model with one output matrix."""
+        """Does the same as `generate` for a model with one output matrix."""
         model.eval()
         if self.to_compile and sample["target"].device.type != "cpu":
             self.to_compile = False

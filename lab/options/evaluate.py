@@ -166,7 +166,7 @@ def add_carried(options: Parser) -> None:
 
 
 def perplexity(words: Sequence[str]) -> Namespace:
-    """The options of `evaluate ppl`; `flags` are those of fairseq-eval-lm."""
+    """The options of `evaluate ppl`; `flags` are the flags for fairseq-eval-lm."""
     options = Parser(PPL_SCRIPT, add_help=False)
     add_splits(
         options,

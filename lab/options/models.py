@@ -104,7 +104,7 @@ def export(words: Sequence[str]) -> Namespace:
 
 
 def import_hf(words: Sequence[str]) -> Namespace:
-    """The options of `import`; `flags` are those of the architecture."""
+    """The options of `import`; `flags` are the flags of the architecture."""
     options = Parser("scripts/lab.sh import", add_help=False)
     options.add_argument(
         "--arch", default="roberta_softmax", metavar="ARCH", help="the encoder (default: %(default)s)"

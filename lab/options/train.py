@@ -238,7 +238,7 @@ def add_grid(parser: Parser) -> None:
 
 
 def finetuning(words: Sequence[str]) -> Namespace:
-    """The options of `finetune`; `flags` are those of fairseq-train."""
+    """The options of `finetune`; `flags` are the flags for fairseq-train."""
     words, flags = split_flags(words)
     usage = "scripts/finetune_glue.sh CHECKPOINT [options] [-- fairseq-train flags ...]"
     parser = Parser("scripts/finetune_glue.sh", FINETUNE, usage=usage)

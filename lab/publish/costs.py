@@ -19,7 +19,7 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is known of an architecture at a length or position: samples and records of all its processes."""
+    """An architecture at a length or position: samples and records of all its processes."""
 
     at: int
     status: str
@@ -130,7 +130,7 @@ def curves(
 
 
 def ratio(above: Cell | None, below: Cell | None, value: Value) -> float | None:
-    """`value` of one cell over that of another; None where one was not measured."""
+    """`value` of one cell divided by `value` of another; None where one was not measured."""
     if above is None or below is None or "ok" not in {above.status} & {below.status}:
         return None
     return value(above) / value(below)
@@ -138,7 +138,7 @@ def ratio(above: Cell | None, below: Cell | None, value: Value) -> float | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure shall be, at most or at least; `value` is None where a part of it was not measured."""
+    """The bound of a figure, at most or at least; `value` is None where a part of it was not measured."""
 
     figure: str
     value: float | None
@@ -159,7 +159,7 @@ class Goal:
         return "met" if met else "not met"
 
     def row(self, digits: int = 2) -> list[str]:
-        """Of a table of goals."""
+        """The row of a table of goals."""
         value = "–" if self.value is None else f"{self.value:.{digits}f}"
         return [self.wanted, value, self.outcome]
 

@@ -87,14 +87,14 @@ AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
 def task_tables(section: Section) -> list[str]:
-    """Every encoder's row over all tasks, and those of the papers."""
+    """Every encoder's row over all tasks, and the papers' rows."""
     return [write_table(section.records)]
 
 
 def write_table(records: Sequence[Record]) -> str:
     """Our rows and the papers', by task; figures of parts of a data set are marked.
 
-    The records are those of each encoder's best learning rate.
+    The records have each encoder's best learning rate.
     """
     encoders = grouped(sorted(records, key=place_of), name_of)
     columns = [column for column in COLUMNS if any(of_column(group, *column) for group in encoders.values())]

@@ -54,7 +54,7 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """Of each column "number", if most of its cells are, or "text": the side on which they begin."""
+        """For each column "number", if most of its cells are, or "text": the side on which cells begin."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
         return ["number" if 2 * sum(map(_is_number, cells)) > len(cells) else "text" for cells in columns]
 
@@ -69,7 +69,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Heading:
-    """A title inside a section; `level` 1 is that of a whole document."""
+    """A title inside a section; `level` 1 is the title of a whole document."""
 
     text: str
     level: int

@@ -138,7 +138,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 
 def way_tables(section: Section) -> list[str]:
-    """The perplexity of each model trained with carried state, divided by that of the same trained apart."""
+    """Perplexity ratios: each model trained with carried state over the same model trained without."""
     rows, alone = [], []
     models, segments = section.choices["model"], section.choices["segment"]
     groups = grouped(section.records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
@@ -162,7 +162,7 @@ def way_tables(section: Section) -> list[str]:
 
 
 def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | None:
-    """The median perplexity of the runs trained with carried state, read `with_state`, to that of the others.
+    """Median perplexity of the runs trained with carried state, read `with_state`, over the others' median.
 
     These are read as `apart` says. None if either way of training is missing.
     """

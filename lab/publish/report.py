@@ -83,7 +83,7 @@ class Result:
 
     @property
     def study_folder(self) -> Path:
-        """Of a study's record: where the study has its page, above the choices and the file of the seed."""
+        """The folder of a study's page, above the choices and the seed's file of its record."""
         parents = self.path.parents  # fewer than the choices if the file was moved
         return parents[min(len(self.record["cell"]), len(parents)) - 1]
 

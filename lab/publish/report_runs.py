@@ -122,7 +122,7 @@ class Run:
 
     @property
     def method(self) -> Method | None:
-        """The method of every layer, None if it is none of the compared ones."""
+        """The method of every layer; None if it is not one of the compared methods."""
         if self.plan:
             return ATTENTIONS.get(self.plan) or {"norm": NORM_ATTENTION}.get(self.plan)
         encoder = self.architecture.removeprefix("roberta_")

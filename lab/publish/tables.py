@@ -97,13 +97,13 @@ def by_seed(figure: Figure, records: Sequence[Record]) -> dict[int, float]:
 
 
 def of_first_seed(records: Sequence[Record]) -> list[Record]:
-    """Those that a picture shows."""
+    """The records that a picture shows."""
     seed = min(map(seed_of, records))
     return [record for record in records if seed_of(record) == seed]
 
 
 def note_of_seed(shown: Sequence[Record]) -> str:
-    """What is printed below a picture of the `shown` records, all of a seed."""
+    """The note below a picture of the `shown` records, all with one seed."""
     return f"Seed {seed_of(shown[0])}; {drawn_from(shown)}"
 
 

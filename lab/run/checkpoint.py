@@ -102,12 +102,12 @@ class Checkpoint:
 
     @configured
     def settings(self) -> dict[str, Any]:
-        """Those of the model."""
+        """The settings of the model."""
         return model_settings(self.groups)
 
     @configured
     def task_settings(self) -> dict[str, Any]:
-        """Those of the task."""
+        """The settings of the task."""
         return self.groups.get("task") or {}
 
     @property
@@ -239,12 +239,12 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint of any task; UserError if it is none, damaged, or holds code."""
+    """A checkpoint of any task; UserError if it is not one, damaged, or holds code."""
     return Checkpoint(path, read_safely(path))
 
 
 def read_language_model(path: Path) -> Checkpoint:
-    """A checkpoint of a language model; UserError if it is none, or damaged."""
+    """A checkpoint of a language model; UserError if it is not one, or damaged."""
     checkpoint = read_checkpoint(path)
     if subject := NOT_TEXT.get(checkpoint.task_name or ""):
         raise UserError(f"{path} holds a model of {subject}, no language model")
@@ -317,7 +317,7 @@ def is_half_written(path: Path) -> bool:
 
 
 def whole_checkpoint(path: Path) -> Path:
-    """`path`, or the newest complete checkpoint beside it if an interrupted save has left half of it.
+    """`path`, or the newest complete checkpoint beside it if an interrupted save has left half a file.
 
     Says which one it takes. UserError if there is neither.
     """
@@ -338,7 +338,7 @@ def usual_device() -> torch.device:
 
 
 def groups_of(configuration: Any) -> Groups:
-    """The settings of a configuration by fairseq's groups; an old one has no groups, each has all of it."""
+    """A configuration's settings by fairseq's groups; an old one has no groups: each gets all settings."""
     if isinstance(configuration, Namespace):
         return defaultdict(dict, dict.fromkeys(("model", "task", "common", "dataset"), vars(configuration)))
     settings = OmegaConf.create(configuration, flags={"allow_objects": True})
@@ -401,7 +401,7 @@ def encoder_flags(checkpoint: Checkpoint) -> list[str]:
 
 
 def encoder_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a model's `settings` that the architecture has, less its positions."""
+    """The `settings` of a model that the architecture has, without its positions."""
     fields = MODEL_DATACLASS_REGISTRY[architecture].__dataclass_fields__
     return {key: settings[key] for key in fields if key in settings and key not in ("_name", "max_positions")}
 
@@ -429,7 +429,7 @@ def build_encoder(
 
 
 def count_parameters(checkpoint: Checkpoint, vocabulary: Path) -> int:
-    """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks.
+    """Parameters of the pre-trained model with its masked-LM head, tied weights once, without heads of tasks.
 
     `vocabulary` is a folder with its dictionary.
     """

@@ -63,7 +63,7 @@ def show_pace(plan: RunPlan, dry_run: bool) -> None:
 
 @dataclass(frozen=True)
 class Pace:
-    """Of the updates in a log: tokens in each, tokens per second, the most bytes of a process or None."""
+    """Pace of the updates in a log: tokens per update and per second, the most bytes of a process or None."""
 
     tokens: float
     per_second: float
@@ -71,7 +71,7 @@ class Pace:
 
 
 def pace_of(log: Path) -> Pace | None:
-    """That of a log's later half, since the first updates warm up.
+    """The pace in a log's later half, since the first updates warm up.
 
     None if the log has fewer updates than `PLANNED_UPDATES`.
     """

@@ -73,7 +73,7 @@ class RunFolder:
         return path.is_file() and DATA_RECORD(path) and not self.is_begun
 
     def checkpoints(self) -> list[Path]:
-        """Those that fairseq has saved, not copies under names of the user's."""
+        """The checkpoints that fairseq has saved, not copies that the user has named."""
         return [path for path in self.path.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
 
     def checkpoint(self, name: str) -> Path:

@@ -10,7 +10,7 @@ from lab.glue_tasks import glue_task
 from lab.run.recipe import Experiment, option, shared_batch
 
 WARMUP_SHARE = 0.06
-"""Of all updates, as in fairseq's RoBERTa recipe."""
+"""Share of all updates, as in fairseq's RoBERTa recipe."""
 REPORTS = {
     "accuracy": ([], "accuracy"),
     "f1": (["--report-acc-and-f1"], "f1"),

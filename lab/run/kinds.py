@@ -202,7 +202,7 @@ class LRA(WithPlan):
 
 
 def read_lra(path: Path) -> Checkpoint:
-    """A checkpoint of a model of Long Range Arena; UserError if it is none, or damaged."""
+    """A checkpoint of a model of Long Range Arena; UserError if it is not one, or damaged."""
     checkpoint = read_checkpoint(path)
     if not issubclass(MODEL_REGISTRY.get(checkpoint.architecture, object), LRAModel):
         raise UserError(f"{path} holds a {checkpoint.architecture}, which is not a model of Long Range Arena")
@@ -251,7 +251,7 @@ class Classification(Pixels):
     command, task = "scripts/lab.sh train vit", "image_classification"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> ImageData:
-        """As for `Pixels`, the classes of the images checked, too."""
+        """Opened as for `Pixels`, with the classes of the images checked, too."""
         return with_splits(open_image_data(folder), ImageData.labelled, splits)
 
 

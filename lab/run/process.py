@@ -140,7 +140,7 @@ class Group:
         self.patience: float | None = None  # until when the others may run
 
     def running(self) -> list[subprocess.Popen[bytes]]:
-        """Those that were not waited for to their end."""
+        """The processes whose end has not been waited for."""
         return [process for process in self.processes if process.returncode is None]
 
     def wait(self, seconds: float) -> bool:

@@ -163,7 +163,7 @@ def how_to_resume(save_dir: Path) -> str:
 
 
 def ending(plan: RunPlan) -> str:
-    """That a run is done, its best checkpoint by the metric that chose it, and how to evaluate that."""
+    """What a finished run says: its best checkpoint, the metric that chose it, and how to evaluate it."""
     save_dir, metric = plan.folder.path, plan.read.best_checkpoint_metric
     name = next((name for name in (BEST, LAST) if (save_dir / name).is_file()), None)
     if name is None:

@@ -223,7 +223,7 @@ class Cell:
         return (inside if self.study.data or inside.is_dir() else self.plan.data).absolute()
 
     def arguments(self, gpu: bool) -> list[str]:
-        """Those of `fairseq-train`, on one GPU or the CPU; without a valid split nothing is validated."""
+        """Arguments of `fairseq-train`, on one GPU or the CPU; without a valid split nothing is validated."""
         data, words = self.data_folder(), [*self.start_flags(), *self.own_flags(), *self.data_flags()]
         if data and data.is_dir() and not has_valid(identify(data)):
             words.append("--disable-validation")

@@ -194,7 +194,7 @@ def _choices(record: Record) -> dict[str, str]:
 
 
 def in_words(seconds: float) -> str:
-    """A time as a person says it."""
+    """A duration in minutes or hours."""
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
 

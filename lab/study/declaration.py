@@ -268,7 +268,7 @@ def study_names() -> list[str]:
 
 
 def our_studies() -> list[Study]:
-    """Those, as they are declared."""
+    """The studies of configs/studies, as their YAMLs declare them."""
     return [read_study(name) for name in study_names()]
 
 

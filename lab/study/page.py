@@ -58,9 +58,9 @@ PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a record raises that is not as it was written."""
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
-"""Of the prose of a page."""
+"""Lines of the prose of a page."""
 LOOK = 1
-"""Of pictures; a higher number has all of them drawn again."""
+"""Version of the pictures' look; a higher number has all of them drawn again."""
 SECONDS_TO_WRITE = 60
 """To wait for another process that publishes into the folder."""
 NOT_FILLED_IN = (
@@ -118,11 +118,11 @@ class Answer:
         return statistics.median(values)
 
     def median(self, figure: str, row: str, form: str) -> str:
-        """That median as text."""
+        """The median as text."""
         return format(self.value(figure, row), form)
 
     def change(self, figure: str, row: str, other: str) -> str:
-        """How far the median of a row is from that of another: "12 % below"."""
+        """How far one row's median is from another's: "12 % below"."""
         ratio = self.value(figure, row) / self.value(figure, other)
         return f"{100 * abs(ratio - 1):.0f} % {'below' if ratio < 1 else 'above'}"
 
@@ -325,14 +325,14 @@ def section_of(study: Study, records: Sequence[Record]) -> Section:
 
 
 def shown_records(study: Study, out: Path) -> list[Record]:
-    """The records in `out` of which tables and verdicts are made: with `best`, those of the best choice."""
+    """The records in `out` from which tables and verdicts are made; with `best`, only the best choice's."""
     records = without_outdated(study, read_records(out, study))
     check_one_setting(records, out)
     return best_records(study.best, records)
 
 
 def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
-    """The records of the study as it is now, and those of earlier settings whose row has none of now.
+    """The records with the study's present settings; older ones only where a row has no present record.
 
     The latter are marked as `OLDER`: a table names them, and no verdict counts them.
     """

@@ -44,8 +44,8 @@ def read_records(folder: Path, study: Study) -> list[Record]:
     other studies are passed over, as are files that lie deeper or less deep than a record.
 
     Raises:
-        UserError: naming a file that is no JSON, a record in another place than its cell's, or one that lacks
-            something or holds it in another form.
+        UserError: naming a file that is not JSON, a record in another place than its cell's, or an incomplete
+            record.
     """
     found = loose_records(folder, study)
     for place, record in stored(folder).items():
@@ -178,7 +178,7 @@ def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
 
 
 def _means(best: Best, by_choice: Mapping[str, Sequence[Record]]) -> dict[str, float]:
-    """Of each choice the mean over the seeds that all choices have, or over its own if they share none."""
+    """The mean of each choice over the seeds that all choices have, or over its own if they share none."""
     values = {
         choice: {one["cell"]["seed"]: value for one in records if (value := best.figure(one)) is not None}
         for choice, records in by_choice.items()

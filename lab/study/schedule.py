@@ -60,7 +60,7 @@ def request_of(cell: Cell) -> list[str]:
 
 
 def command_of(cell: Cell) -> list[str]:
-    """The command that runs this cell, as a person types it."""
+    """The command that runs this cell, as typed in a shell."""
     ours = cell.study.path.parent == STUDIES
     words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
     for axis, value in cell.values.items():

@@ -24,11 +24,11 @@ from lab.verdicts import Bound
 STUDIES = ROOT / "configs" / "studies"
 RUNS = ROOT / "runs" / "studies"
 GIVEN = "given"
-"""Of the key `start`: the command names the checkpoint."""
+"""The value of `start` with which the command names the checkpoint."""
 YAML = "yaml"
 """The key of a choice that changes settings of the training YAML, by group."""
 NAME = re.compile(r"[\w+][\w.+-]*")
-"""A choice's name, which is that of a folder, too."""
+"""A choice's name, which also names a folder."""
 BY = ("highest", "lowest")
 TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 EXPRESSION = re.compile(

@@ -14,7 +14,7 @@ from lab.study.cells import Cell
 from lab.study.schema import TUNED_BY, Tune
 
 GROWTH = 8
-"""The most values that `bracket` adds to those of a study."""
+"""The most values that `bracket` adds to a study's own."""
 
 
 def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:

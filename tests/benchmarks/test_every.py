@@ -86,7 +86,7 @@ def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
         ("lra_speed", "--data somewhere", f"--lengths review needs --data{HELP}"),
         ("lra_speed", "--steps 0", f"'0' is not a whole number{HELP}"),
         ("loss_cost", "--text nowhere", "no text file nowhere"),
-        ("model_parts_cost", "--baseline /", "/ is no checkout of the project"),
+        ("model_parts_cost", "--baseline /", "/ is not a checkout of the project"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_a_sentence(name, words, sentence):

@@ -114,7 +114,7 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt list", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt words", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt sizes", "preparation.json is damaged"),
-    (f"{EVAL} lm/checkpoint_last.pt dictionary", "dict.txt is no text"),
+    (f"{EVAL} lm/checkpoint_last.pt dictionary", "dict.txt is not text"),
     (f"{EVAL} lm/checkpoint_last.pt rows", "the test split of .* has no row"),
     (f"{TRAIN_LM} config.yaml rows --gpus 0 --save-dir new", "the train split of .* has no row"),
     (f"{TRAIN_LM} config.yaml list --gpus 0 --save-dir new", "preparation.json is damaged"),

@@ -189,7 +189,7 @@ FAIRSEQ = [
     (f"{GENERATE} --no-repeat-ngram-size -3", "--no-repeat-ngram-size is -3; it must be at least 0"),
     (f"{INTERACTIVE} config.yaml --buffer-size 0", "--buffer-size is 0; it must be a whole number from 1 up"),
     (f"{INTERACTIVE} config.yaml --lm-path none.pt", "no checkpoint none.pt"),
-    (f"{INTERACTIVE} binary.yaml", "--input is binary.yaml, which is no text in UTF-8"),
+    (f"{INTERACTIVE} binary.yaml", "--input is binary.yaml, which is not UTF-8 text"),
     (
         f"{FAIRSEQ_TRAIN} --arch cosformer_lm --cosformer-length 9",
         "--cosformer-length is 9, less than",

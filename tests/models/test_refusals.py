@@ -137,7 +137,7 @@ def test_tokens_outside_the_dictionary(tokens, checkpoint, commands):
 
 
 def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
-    with pytest.raises(UserError, match="is no encoder"):
+    with pytest.raises(UserError, match="is not an encoder"):
         LinearAttentionRoberta.from_pretrained(str(checkpoint.parent), checkpoint.name, str(commands.data))
 
 

@@ -131,5 +131,5 @@ def test_layer_drop_of_lln_in_several_processes(monkeypatch):
 def test_typed_bytes_that_are_no_text(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Gödel\n".encode() + b"\x80\n"), "latin-1"))
     check_input("-")
-    with pytest.raises(UserError, match="is no text in UTF-8"):
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         list(sys.stdin)

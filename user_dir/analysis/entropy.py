@@ -1,6 +1,6 @@
 """Rows of an attention matrix as distributions, and their entropy (LLN, eq. 7).
 
-Signed matrices (NormAttention, Nyströmformer) are no distributions. Measures take the absolute values of a
+Signed matrices (NormAttention, Nyströmformer) are not distributions. Measures take the absolute values of a
 row over their sum, which changes nothing where a matrix is stochastic; rows of zeros are left out.
 """
 

@@ -75,7 +75,7 @@ def read_safely(path: Path) -> Mapping[str, Any]:
             f"{path} is refused: it holds Python objects that a checkpoint does not need; "
             "nothing in it was run"
         ) from None
-    except Exception:  # bytes that are no checkpoint make the loader fail in many ways
+    except Exception:  # bytes that are not a checkpoint make the loader fail in many ways
         raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
     if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
         raise UserError(f"{path} is not a fairseq checkpoint: it holds no model")

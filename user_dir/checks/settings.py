@@ -201,14 +201,14 @@ def check_input(name: str) -> None:
                     pass
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"--input is {name}, which is no text in UTF-8 ({error.reason}); convert it, or name "
+                    f"--input is {name}, which is not UTF-8 text ({error.reason}); convert it, or name "
                     "another file"
                 ) from None
 
 
 def refuse_bytes(error: UnicodeError) -> NoReturn:
     """The handler of `codecs` for bytes that are not text."""
-    raise UserError(f"the input is no text in UTF-8 ({error.reason}); convert it") from None
+    raise UserError(f"the input is not UTF-8 text ({error.reason}); convert it") from None
 
 
 codecs.register_error(REFUSED, refuse_bytes)

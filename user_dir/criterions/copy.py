@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @register_criterion("copy", dataclass=FairseqDataclass)
 class CopyCriterion(FairseqCriterion):
-    """Mean cross-entropy over the targets that are no padding, in bits in the log.
+    """Mean cross-entropy over the targets that are not padding, in bits in the log.
 
     `accuracy` is the share of these that have the largest logit, `exact` that of sequences without a
     mistake, both in percent.

@@ -43,4 +43,4 @@ def literal(text: str) -> Any:
             return eval(compile(tree, "<option>", "eval"), {"__builtins__": {}})
     except (SyntaxError, TypeError, ValueError, ArithmeticError, RecursionError):
         pass
-    raise UserError(f"{text!r} is no value; write a number, or several such as (0.9, 0.98)")
+    raise UserError(f"{text!r} is not a value; write a number, or several such as (0.9, 0.98)")

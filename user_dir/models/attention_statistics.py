@@ -94,7 +94,7 @@ class AttentionStatistics(nn.Module):
 
     Args:
         model: the whole model, whose forward pass ends a measurement.
-        layers: its layers; those whose mechanism is no `SelfAttention` (gated units, attentions with
+        layers: its layers; those whose mechanism is not a `SelfAttention` (gated units, attentions with
             decays, Reformer and Transformer-LS) are left out. Mechanisms in parallel are numbered I.0, I.1, …
         every: updates from one measurement to the next.
 

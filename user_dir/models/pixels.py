@@ -53,7 +53,7 @@ class PixelModel(LinearAttentionLM):
         check_choice("--pixel-head is", args.pixel_head, HEADS)
         check_count("--mixtures", args.mixtures)
         args.tokens_per_sample = task.shape.dims
-        args.no_share_decoder_input_output_embed = True  # the outputs are no tokens
+        args.no_share_decoder_input_output_embed = True  # the outputs are not tokens
         model = super().build_model(args, task)
         dictionary = task.target_dictionary
         model.logistic = args.pixel_head == "logistic"

@@ -146,7 +146,7 @@ class LinearAttentionRoberta(Planned, RobertaModel):
         model = found["models"][0]
         if not isinstance(model, RobertaModel):
             raise UserError(
-                f"{folder / checkpoint_file} holds a {type(model).__name__}, which is no encoder; load a "
+                f"{folder / checkpoint_file} holds a {type(model).__name__}, which is not an encoder; load a "
                 "language model with LinearAttentionLM.from_pretrained"
             )
         return Hub(found["args"], found["task"], model)

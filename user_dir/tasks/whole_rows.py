@@ -12,7 +12,7 @@ class WholeRowsTask(FairseqTask):
     """A task that keeps every row; only the model limits their length.
 
     Attributes:
-        dictionary: of source and target; None where rows are no tokens.
+        dictionary: of source and target; None where rows are not tokens.
     """
 
     dictionary: Optional[Dictionary] = None

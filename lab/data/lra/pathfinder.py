@@ -386,7 +386,7 @@ BLOCK = 200
 
 DISTRACTOR_TRIES = 5
 BYTES_AT_ONCE = 1 << 22
-"""Of masks that are worked on at the same time: those of more images do not fit a core's cache."""
+"""Masks that are worked on at the same time: more do not fit a core's cache."""
 
 
 @dataclass
@@ -439,7 +439,7 @@ def draw_contours(room: Room, count: int, random: np.random.Generator) -> Scenes
 
 
 def _attempt_contours(room: Room, attempts: int, random: np.random.Generator) -> Scenes:
-    """Those of `attempts` pairs of contours that reach their full length."""
+    """The pairs of contours, of `attempts`, that reach their full length."""
     segments = room.shapes.setting.segments
     field = Field.empty(room, attempts)
     images, contours = _start_contours(room, attempts, random)

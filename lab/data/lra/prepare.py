@@ -276,7 +276,7 @@ def _make_file(make: MakeBlock, number: int, path: Path) -> None:
 
 
 def _cpu_seconds() -> float:
-    """Of the worker processes that have ended."""
+    """CPU seconds of the worker processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -38,7 +38,7 @@ def check_sizes(name: str, options: type, given: dict[str, object], longest: int
     """Raises UserError for a `given` number of positions, or another size, beyond any sequence.
 
     A block may be longer than `longest`, the model's longest sequence: streams of carried state are, too.
-    Options whose metadata say `"size": False` are no sizes.
+    Options whose metadata say `"size": False` are not sizes.
     """
     limit = max(LARGEST_SIZE, longest or 0)
     for f in fields(options):
