@@ -6,7 +6,7 @@ type. The functions `read_...` check what depends on other parts, such as a row 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -38,7 +38,6 @@ from lab.study.schema import (
     Choice,
     Claim,
     Column,
-    Expression,
     PaperColumn,
     Study,
     TableSpec,
@@ -310,8 +309,7 @@ def _study(path: Path, keys: StudyKeys) -> Study:
     check_rows(path, specs, {*rows} - {best and best.axis})
     baselines = tuple(read_baseline(one, str(path)) for one in as_list(keys.baseline or []))
     claims = tuple(read_claim(claim, axes, rows, f"{path}: claims") for claim in keys.claims)
-    check_figures(path, keys.evaluate, asked_figures(specs, claims, baselines, best))
-    return Study(
+    study = Study(
         name=path.stem,
         path=path,
         **{key: getattr(keys, key) for key in SAME},
@@ -327,6 +325,8 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         notes=read_template(path, "notes", keys.notes),
         extras=extras,
     )
+    check_figures(study)
+    return study
 
 
 def tables_of(path: Path, keys: StudyKeys) -> list[Any]:
@@ -349,30 +349,16 @@ def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
             )
 
 
-def asked_figures(
-    tables: Iterable[TableSpec], claims: Iterable[Claim], baselines: Iterable[Baseline], best: Best | None
-) -> Iterator[tuple[str, Expression]]:
-    """Every figure of a record that a study is about, and what asks for it."""
-    for column in (column for spec in tables for column in spec.columns):
-        yield f"the column {column.title!r} shows", column.figure
-    for claim in claims:
-        yield f"the claim {claim.says!r} is about", claim.figure
-    for one in baselines:
-        for word in (word for pair in one.found.items() for word in pair if isinstance(word, str)):
-            yield f"the baseline {one.name!r} has", parse_expression(word, one.name)
-    if best:
-        yield "best chooses by", best.figure
-
-
-def check_figures(path: Path, evaluate: str, asked: Iterable[tuple[str, Expression]]) -> None:
+def check_figures(study: Study) -> None:
     """UserError for a figure that no record can have: of the measure's, of training or about the cell."""
-    known = [*MEASURES[evaluate].figures.split(), *OF_TRAINING]
-    for what, figure in asked:
+    known = [*MEASURES[study.evaluate].figures.split(), *OF_TRAINING]
+    for what, figure in study.figures():
         name = ".".join(figure.path)
         place = name.removeprefix("training.").removeprefix("found.")
         if not any(fnmatchcase(place, one) for one in (*known, *OF_RECORDS)):
             raise UserError(
-                f"{path}: {what} {name}, which evaluate: {evaluate} does not measure{nearest(name, known)}"
+                f"{study.path}: {what} {name}, which evaluate: {study.evaluate} does not measure"
+                f"{nearest(name, known)}"
             )
 
 

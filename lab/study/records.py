@@ -20,12 +20,10 @@ from lab.publish.tables import grouped
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.schema import (
     Best,
-    Expression,
     Record,
     Study,
     follow,
     not_measured,
-    parse_expression,
     sections,
 )
 
@@ -111,7 +109,7 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     for keys, value in _values(record):
         if isinstance(value, float) and not math.isfinite(value):
             refuse(f"is not a complete record: {'.'.join(keys)} is {value}")
-    for figure in figures_of(study):
+    for _, figure in study.figures():
         values = (follow(section, figure.path) for section in sections(record))
         value = next((one for one in values if one is not None), None)
         if value is not None and not isinstance(value, int | float):
@@ -135,15 +133,6 @@ def _is_cell(cell: Any, study: Study) -> bool:
 def settings_mark(record: Record) -> str:
     """The fingerprint of the settings in a record: its own one, unless a start or named data add to that."""
     return fingerprint([record["settings"], record["own_flags"]])
-
-
-def figures_of(study: Study) -> Iterator[Expression]:
-    """The figures that the tables, the claims and the baselines of a study ask a record for."""
-    yield from (column.figure for spec in study.tables for column in spec.columns)
-    yield from (claim.figure for claim in study.claims)
-    for baseline in study.baselines:
-        paths = [word for pair in baseline.found.items() for word in pair if isinstance(word, str)]
-        yield from (parse_expression(path, baseline.name) for path in paths)
 
 
 def _values(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -363,3 +363,15 @@ class Study:
     answer: str
     notes: str
     extras: bool
+
+    def figures(self) -> Iterator[tuple[str, Expression]]:
+        """Every figure that the study asks a record for, and what asks for it."""
+        for column in (column for spec in self.tables for column in spec.columns):
+            yield f"the column {column.title!r} shows", column.figure
+        for claim in self.claims:
+            yield f"the claim {claim.says!r} is about", claim.figure
+        for one in self.baselines:
+            for word in (word for pair in one.found.items() for word in pair if isinstance(word, str)):
+                yield f"the baseline {one.name!r} has", parse_expression(word, one.name)
+        if self.best:
+            yield "best chooses by", self.best.figure
