@@ -168,10 +168,10 @@ def causal_linear_attention_step(
     """One position of `causal_linear_attention`, for decoding: O(D M) at any position.
 
     Args:
-        q, k: `(B, H, D)`; v: `(B, H, M)`; q may have a multiple of the heads of k and v.
-        state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, float32 (float64 for float64 inputs).
-            It is not modified.
-        log_decay: `(H,)` or `(B, H)`; scale, normalize, eps: as in `causal_linear_attention`.
+        q, k: `(B, H, D)`; v: `(B, H, M)`; q may have a multiple of the heads of k and v, as there.
+        state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, H as of k; float32 (float64 for float64
+            inputs). It is not modified.
+        log_decay: `(H,)` or `(B, H)`, H as of k; scale, normalize, eps: as in `causal_linear_attention`.
 
     Returns:
         `out: (B, H, M)` in v's dtype and the new state.
@@ -190,16 +190,11 @@ def causal_linear_attention_step(
             )
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
-            check_inputs(q, k, v, rank=3)
-            check_state(state, k, v.shape[-1] + normalize)
-            if log_decay is not None:
-                check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
+            _check_step(q, k, v, state, log_decay, normalize)
             raise
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v, rank=3, grouped=True)
-    check_state(state, k, v.shape[-1] + normalize)
+    _check_step(q, k, v, state, log_decay, normalize)
     if log_decay is not None:
-        check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
         state = reference.scaled(state, log_decay.to(state.dtype).exp()[..., None, None])
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if normalize:
@@ -212,6 +207,15 @@ def causal_linear_attention_step(
         out = out[..., :-1] / (out[..., -1:] + eps)
     out = out if scale is None else out * scale
     return out.to(v.dtype), state
+
+
+def _check_step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None, normalize: bool
+) -> None:
+    check_inputs(q, k, v, rank=3, grouped=True)
+    check_state(state, k, v.shape[-1] + normalize)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
 
 
 def linear_attention(
@@ -273,8 +277,6 @@ def _linear_attention(
 def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None) -> bool:
     """The compiled step has no derivative; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
-        return False
-    if q.shape != k.shape:  # PyTorch reads a state once for all heads of q that share it
         return False
     if log_decay is not None:
         check_tensors(log_decay=log_decay)

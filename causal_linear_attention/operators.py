@@ -204,7 +204,7 @@ def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, c
 
 @register_fake(f"{NAMESPACE}::step")
 def _(q, k, v, state, normalize, eps, decay=None, scale=1.0):
-    return v.new_empty(v.shape), state.new_empty(state.shape)
+    return q.new_empty(*q.shape[:2], v.shape[-1]), state.new_empty(state.shape)
 
 
 @register_fake(f"{NAMESPACE}::norm_step")

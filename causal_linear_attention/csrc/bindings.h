@@ -213,8 +213,10 @@ inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const 
   require(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && state.dim() == 4,
           "q, k and v must have 3 dimensions, state 4");
   for (int64_t i = 0; i < 3; ++i) {
-    require(q.size(i) == k.size(i) && (i == 2 || (v.size(i) == q.size(i) && state.size(i) == q.size(i))),
-            "q, k, v and state must have equal batch, heads and D");
+    require(q.size(i) == k.size(i) || (i == 1 && k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0),
+            "q and k must have equal shapes, but q may have a multiple of k's heads");
+    require(i == 2 || (v.size(i) == k.size(i) && state.size(i) == k.size(i)),
+            "k, v and state must have equal batch and heads");
   }
   require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
               state.scalar_type() == accumulation_type(q),
@@ -222,7 +224,7 @@ inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const 
   require(on_one_device(q, k) && on_one_device(q, v) && on_one_device(q, state),
           "q, k, v and state must be on one device");
   require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
-          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+          "state must be (batch, heads of k, D, M), with a normaliser (..., D, M + 1)");
 }
 
 // Of contiguous tensors.
@@ -239,6 +241,7 @@ inline Problem step_of(const Tensor& q, const Tensor& k, const Tensor& v, const 
   p.eps = eps;
   p.q.data = const_cast<void*>(q.const_data_ptr());
   p.k.data = const_cast<void*>(k.const_data_ptr());
+  p.k.group = group_of(q, k);
   p.v.data = const_cast<void*>(v.const_data_ptr());
   p.state = state.const_data_ptr();
   return p;
@@ -246,7 +249,7 @@ inline Problem step_of(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 // Decays (heads), or (batch, heads, rows), of k's heads and accumulation type, whatever their strides; of a step without
 // rows.
-inline Array decays_of(const Tensor& k, const std::optional<Tensor>& decay, int64_t group = 1) {
+inline Array decays_of(const Tensor& q, const Tensor& k, const std::optional<Tensor>& decay) {
   Array array;
   if (!decay.has_value()) return array;
   const bool of_heads = decay->dim() == 1;
@@ -257,7 +260,7 @@ inline Array decays_of(const Tensor& k, const std::optional<Tensor>& decay, int6
   require(decay->scalar_type() == accumulation_type(k) && on_one_device(k, *decay),
           "decay must be float32 (float64 for float64 inputs) and on the device of q");
   array.data = const_cast<void*>(decay->const_data_ptr());
-  array.group = group;
+  array.group = group_of(q, k);
   array.head = decay->stride(of_heads ? 0 : 1);
   if (!of_heads) array.batch = decay->stride(0);
   if (!of_heads && k.dim() == 4) array.row = decay->stride(2);

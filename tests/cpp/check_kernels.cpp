@@ -13,7 +13,8 @@
 namespace {
 
 struct Shape {
-  int64_t batch, heads, rows, depth, width;
+  int64_t batch, heads, rows, depth, width;  // heads of k
+  int64_t group = 1;                         // heads of q that share one of k
 };
 
 template <class T>
@@ -30,14 +31,15 @@ struct Case {
     return numbers;
   }
   int64_t heads() const { return s.batch * s.heads; }
+  int64_t queries() const { return heads() * s.group; }
   int64_t state_size() const { return heads() * s.depth * (s.width + normalize); }
 
   Case(Shape shape, bool with_normalizer, bool with_state, std::mt19937& random)
       : s(shape), normalize(with_normalizer), state(with_state) {
-    q = draw(heads() * s.rows * s.depth, random);
+    q = draw(queries() * s.rows * s.depth, random);
     k = draw(heads() * s.rows * s.depth, random);
     v = draw(heads() * s.rows * s.width, random);
-    grad_out = draw(heads() * s.rows * s.width, random);
+    grad_out = draw(queries() * s.rows * s.width, random);
     initial = draw(state_size(), random);
     grad_state = draw(state_size(), random);
   }
@@ -52,24 +54,28 @@ struct Case {
     }
   }
 
-  cla::Array array(const std::vector<T>& x, int64_t columns) const {
-    return {const_cast<T*>(x.data()), s.heads * s.rows * columns, s.rows * columns, columns};
+  // Rows of the heads of q, and of those of k.
+  cla::Array of_q(const std::vector<T>& x, int64_t columns) const {
+    return {const_cast<T*>(x.data()), s.heads * s.group * s.rows * columns, s.rows * columns, columns};
+  }
+  cla::Array of_k(const std::vector<T>& x, int64_t columns) const {
+    return {const_cast<T*>(x.data()), s.heads * s.rows * columns, s.rows * columns, columns, s.group};
   }
   cla::Problem problem() const {
     cla::Problem p;
     p.batch = s.batch;
-    p.heads = s.heads;
+    p.heads = s.heads * s.group;
     p.rows = s.rows;
     p.depth = s.depth;
     p.width = s.width;
     p.dtype = sizeof(T) == 8 ? cla::Dtype::f64 : cla::Dtype::f32;
     p.normalize = normalize;
     p.eps = 1e-6;
-    p.q = array(q, s.depth);
-    p.k = array(k, s.depth);
-    p.v = array(v, s.width);
+    p.q = of_q(q, s.depth);
+    p.k = of_k(k, s.depth);
+    p.v = of_k(v, s.width);
     p.state = state ? initial.data() : nullptr;
-    if (!decay.empty()) p.decay = array(decay, 1);
+    if (!decay.empty()) p.decay = of_k(decay, 1);
     return p;
   }
 };
@@ -78,6 +84,19 @@ void run_threads(int64_t count, void (*body)(int64_t, int64_t, void*), void* con
   std::vector<std::thread> threads;
   for (int64_t i = 0; i < count; ++i) threads.emplace_back(body, i, i + 1, context);
   for (std::thread& thread : threads) thread.join();
+}
+
+// One row of q times a state, divided by its normaliser.
+template <class T>
+std::vector<double> product(const Case<T>& c, const T* query, const std::vector<double>& state) {
+  const int64_t columns = c.s.width + c.normalize;
+  std::vector<double> out(static_cast<size_t>(columns));
+  for (int64_t e = 0; e < c.s.depth; ++e) {
+    for (int64_t m = 0; m < columns; ++m) out[m] += static_cast<double>(query[e]) * state[e * columns + m];
+  }
+  const double by = c.normalize ? out[c.s.width] + 1e-6 : 1.0;
+  for (double& x : out) x /= by;
+  return out;
 }
 
 // The scalar loss sum(out * grad_out) + sum(state * grad_state), from the definition, in double.
@@ -92,19 +111,17 @@ double loss(const Case<T>& c) {
     }
     for (int64_t i = 0; i < c.s.rows; ++i) {
       const T* const key = c.k.data() + (head * c.s.rows + i) * c.s.depth;
-      const T* const query = c.q.data() + (head * c.s.rows + i) * c.s.depth;
-      std::vector<double> out(static_cast<size_t>(columns));
       const double decay = c.decay.empty() ? 1.0 : std::exp(static_cast<double>(c.log_decay[head * c.s.rows + i]));
       for (int64_t e = 0; e < c.s.depth; ++e) {
         for (int64_t m = 0; m < columns; ++m) {
           const double value = m < c.s.width ? c.v[(head * c.s.rows + i) * c.s.width + m] : 1.0;
           state[e * columns + m] = decay * state[e * columns + m] + static_cast<double>(key[e]) * value;
-          out[m] += static_cast<double>(query[e]) * state[e * columns + m];
         }
       }
-      const double scale = c.normalize ? 1.0 / (out[c.s.width] + 1e-6) : 1.0;
-      for (int64_t m = 0; m < c.s.width; ++m) {
-        total += out[m] * scale * c.grad_out[(head * c.s.rows + i) * c.s.width + m];
+      for (int64_t query = head * c.s.group; query < (head + 1) * c.s.group; ++query) {
+        const int64_t row = query * c.s.rows + i;
+        const std::vector<double> out = product(c, c.q.data() + row * c.s.depth, state);
+        for (int64_t m = 0; m < c.s.width; ++m) total += out[m] * c.grad_out[row * c.s.width + m];
       }
     }
     for (size_t x = 0; x < state.size(); ++x) total += state[x] * c.grad_state[head * state.size() + x];
@@ -119,10 +136,46 @@ void expect_near(double found, double expected, const char* what, const Case<T>&
                  double tolerance) {
   if (std::abs(found - expected) <= tolerance * (1.0 + std::abs(expected))) return;
   ++failures;
-  std::printf("%s: %s is %g, expected %g (B%ld H%ld N%ld D%ld M%ld normalize %d state %d, %zu bytes)\n", isa,
-              what, found, expected, static_cast<long>(c.s.batch), static_cast<long>(c.s.heads),
+  std::printf("%s: %s is %g, expected %g (B%ld H%ld N%ld D%ld M%ld G%ld normalize %d state %d, %zu bytes)\n",
+              isa, what, found, expected, static_cast<long>(c.s.batch), static_cast<long>(c.s.heads),
               static_cast<long>(c.s.rows), static_cast<long>(c.s.depth), static_cast<long>(c.s.width),
-              c.normalize, c.state, sizeof(T));
+              static_cast<long>(c.s.group), c.normalize, c.state, sizeof(T));
+}
+
+// The sum over the heads of q that share one of k.
+template <class T>
+void add_groups(const Case<T>& c, std::vector<T>& x) {
+  const int64_t size = c.queries() == 0 ? 0 : static_cast<int64_t>(x.size()) / c.queries();
+  std::vector<T> sums(size * c.heads());
+  for (size_t i = 0; i < x.size(); ++i) sums[i / size / c.s.group * size + i % size] += x[i];
+  x = sums;
+}
+
+// One position, of the first rows of q, k, v in memory and each head's first decay.
+template <class T>
+void check_step(const Case<T>& c, const cla::Threads& pool, const char* isa) {
+  const int64_t columns = c.s.width + c.normalize, size = c.s.depth * columns;
+  std::vector<T> out(c.queries() * c.s.width), state(c.state_size());
+  cla::Problem p = c.problem();
+  p.state = c.initial.data();
+  cla::step(p, out.data(), state.data(), pool);
+  const double tolerance = sizeof(T) == 8 ? 1e-10 : 1e-3;
+  for (int64_t head = 0; head < c.heads(); ++head) {
+    std::vector<double> expected(c.initial.begin() + head * size, c.initial.begin() + (head + 1) * size);
+    const double decay = c.decay.empty() ? 1.0 : static_cast<double>(c.decay[head * c.s.rows]);
+    for (int64_t x = 0; x < size; ++x) {
+      const int64_t e = x / columns, m = x % columns;
+      const double value = m < c.s.width ? c.v[head * c.s.width + m] : 1.0;
+      expected[x] = decay * expected[x] + static_cast<double>(c.k[head * c.s.depth + e]) * value;
+      expect_near(state[head * size + x], expected[x], "a step's state", c, isa, tolerance);
+    }
+    for (int64_t query = head * c.s.group; query < (head + 1) * c.s.group; ++query) {
+      const std::vector<double> row = product(c, c.q.data() + query * c.s.depth, expected);
+      for (int64_t m = 0; m < c.s.width; ++m) {
+        expect_near(out[query * c.s.width + m], row[m], "a step's output", c, isa, tolerance);
+      }
+    }
+  }
 }
 
 template <class T>
@@ -132,20 +185,22 @@ void check(const Shape& shape, bool normalize, bool state, bool decayed, int thr
   if (decayed) c.draw_decays(random);
   const cla::Problem p = c.problem();
   const cla::Threads pool{threads, run_threads};
-  std::vector<T> out(c.v.size()), inverse(normalize ? c.heads() * shape.rows : 0), final(c.state_size());
-  cla::forward(p, {c.array(out, shape.width), final.data(), inverse.data()}, pool);
+  std::vector<T> out(c.grad_out.size()), inverse(normalize ? c.queries() * shape.rows : 0), final(c.state_size());
+  cla::forward(p, {c.of_q(out, shape.width), final.data(), inverse.data()}, pool);
   double found = 0;
   for (size_t x = 0; x < out.size(); ++x) found += static_cast<double>(out[x]) * c.grad_out[x];
   for (size_t x = 0; x < final.size(); ++x) found += static_cast<double>(final[x]) * c.grad_state[x];
   expect_near(found, loss(c), "the loss", c, isa, sizeof(T) == 8 ? 1e-10 : 1e-3);
 
-  std::vector<T> grad_q(c.q.size()), grad_k(c.k.size()), grad_v(c.v.size()), grad_initial(c.state_size());
-  std::vector<T> grad_log_decay(c.decay.size());
-  const cla::Gradients gradients{c.array(c.grad_out, shape.width), c.grad_state.data(), inverse.data(),
-                                 c.array(grad_q, shape.depth), c.array(grad_k, shape.depth),
-                                 c.array(grad_v, shape.width), grad_initial.data(), nullptr, {},
+  std::vector<T> grad_q(c.q.size()), grad_k(c.q.size()), grad_v(c.grad_out.size());
+  std::vector<T> grad_initial(shape.group * c.state_size()), grad_log_decay(shape.group * c.decay.size());
+  const cla::Gradients gradients{c.of_q(c.grad_out, shape.width), c.grad_state.data(), inverse.data(),
+                                 c.of_q(grad_q, shape.depth), c.of_q(grad_k, shape.depth),
+                                 c.of_q(grad_v, shape.width), grad_initial.data(), nullptr, {},
                                  grad_log_decay.data()};
   cla::backward(p, gradients, pool);
+  for (std::vector<T>* x : {&grad_k, &grad_v, &grad_initial, &grad_log_decay}) add_groups(c, *x);
+  if (shape.rows > 0) check_step(c, pool, isa);
   if (sizeof(T) == 4 || c.heads() == 0) return;
   // In double, the gradients along a random direction against a difference quotient.
   const double step = 1e-6;
@@ -166,11 +221,6 @@ void check(const Shape& shape, bool normalize, bool state, bool decayed, int thr
   derivative(c.v, grad_v, "the gradient of v");
   if (state) derivative(c.initial, grad_initial, "the gradient of the state");
   derivative(c.log_decay, grad_log_decay, "the gradient of the decays");
-
-  std::vector<T> step_out(c.heads() * shape.width), step_state(c.state_size());
-  cla::Problem one = p;
-  one.state = c.initial.data();
-  if (shape.rows > 0) cla::step(one, step_out.data(), step_state.data(), pool);
 }
 
 template <class T>
@@ -183,7 +233,7 @@ template <class T>
 void run(const Case<T>& c, const cla::Problem& p, int64_t first, const T* grad_state, const cla::Threads& pool,
          Results<T>& r, T* state, T* inverse, T* initial) {
   auto at = [&](std::vector<T>& x, int64_t columns) {
-    cla::Array array = c.array(x, columns);
+    cla::Array array = c.of_q(x, columns);
     array.data = x.data() + first * columns;
     return array;
   };
@@ -280,7 +330,7 @@ int main() {
   const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 2, 33, 5, 7},   {2, 1, 64, 16, 16}, {1, 1, 1500, 16, 48},
                           {1, 3, 31, 17, 1}, {1, 1, 0, 3, 4},    {0, 2, 9, 3, 4},    {1, 1, 70, 130, 3},
                           {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}, {1, 2, 40, 0, 3},
-                          {1, 2, 40, 3, 0}};
+                          {1, 2, 40, 3, 0},  {2, 2, 50, 9, 17, 3}, {1, 1, 20, 16, 16, 2}};
   for (const cla::Kernels* kernels : cla::available_kernels()) {
     cla::choose_kernels(kernels->name);
     for (const int threads : {1, 3}) {

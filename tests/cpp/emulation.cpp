@@ -132,7 +132,8 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, d
   return error;
 }
 
-// One decoding position. The arrays: q, k, v, state, out and the new state, contiguous, and decays.
+// One decoding position. The shape ends with the heads of q that share one of k. The arrays: q, k, v, state, out and the
+// new state, contiguous, and decays.
 extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normalize, HostArray* arrays, int order,
                                     int at_end) {
   using namespace cla;
@@ -142,6 +143,7 @@ extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normali
   p.q = moved.array(0);
   p.k = moved.array(1);
   p.v = moved.array(2);
+  p.k.group = shape[5];
   p.state = moved[3];
   p.decay = moved.array(6);
   const char* const error = cuda::step(p, moved[4], moved[5], cuda::Device{}, nullptr);

@@ -125,13 +125,14 @@ def emulate(
 def emulate_step(library, q, k, v, state, normalize, decay=None, order=0, at_end=True):
     """Output and new state of one decoding position; what the kernel does not write stays NaN.
 
-    `decay` is e^log_decay, `(H,)` or `(B, H)`.
+    `decay` is e^log_decay, `(H,)` or `(B, H)`, H as of k.
     """
     if decay is not None:
-        decay = decay.expand(q.shape[:2])[..., None, None]
-    out, new = torch.full_like(v, torch.nan), torch.full_like(state, torch.nan)
+        decay = decay.expand(k.shape[:2])[..., None, None]
+    out, new = q.new_full((*q.shape[:2], v.shape[-1]), torch.nan), torch.full_like(state, torch.nan)
     arrays = (HostArray * 7)(*[_array(x) for x in (q, k, v, state, out, new, decay)])
-    shape = (ctypes.c_int64 * 5)(*q.shape[:2], 1, q.shape[-1], v.shape[-1])
+    group = q.shape[1] // max(k.shape[1], 1)
+    shape = (ctypes.c_int64 * 6)(*q.shape[:2], 1, q.shape[-1], v.shape[-1], group)
     error = library.emulate_step(shape, DTYPES[q.dtype], int(normalize), arrays, order, int(at_end))
     if error:
         raise RuntimeError(error.decode())

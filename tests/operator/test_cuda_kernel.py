@@ -386,9 +386,9 @@ def test_too_little_shared_memory_is_said(library):
 @dtypes
 def test_step(library, dtype, normalize, order):
     """Any sizes, against the definition in float64: the state is float32, the output rounded once."""
-    for shape in [(2, 3, 64, 64), (1, 2, 5, 33), (1, 1, 300, 1), (2, 2, 1, 7), (0, 2, 4, 4), (1, 1, 0, 3)]:
-        batch, heads, dim, width = shape
-        q, k = (torch.rand(batch, heads, dim).add(0.1).to(dtype) for _ in range(2))
+    shapes = [(2, 3, 64, 64), (1, 2, 5, 33), (1, 1, 300, 1), (2, 2, 1, 7), (0, 2, 4, 4), (1, 1, 0, 3)]
+    for (batch, heads, dim, width), group in [*((x, 1) for x in shapes), *((x, 3) for x in shapes[:3])]:
+        q, k = (torch.rand(batch, x, dim).add(0.1).to(dtype) for x in (heads * group, heads))
         v = torch.randn(batch, heads, width).to(dtype)
         state = torch.rand(batch, heads, dim, width + normalize)
         wide = [x.double() for x in (q, k, v, state)]

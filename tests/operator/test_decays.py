@@ -19,6 +19,7 @@ from causal_linear_attention import (
     selection,
 )
 from tests.helpers.cases import exhaustive
+from tests.helpers.counting import kept_for_backward
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 BACKENDS = [pytest.param("cpp", marks=cpp), "torch"]
@@ -97,6 +98,43 @@ def test_values_and_gradients(backend, decays, normalize):
             expected = everything(partial(run, backend="reference"), *given)
             found = everything(partial(run, backend=backend), *given)
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("value", [0.0, -60.0, -INF], ids=str)
+def test_extremes_at_the_ends_of_chunks(backend, value):
+    """Chunks are of 16 positions in C++ and of 64 in PyTorch."""
+    q, k, v, state, decay = draw(mild, (1, 1, 131, 3), 2)
+    for places in ([0], [15], [16], [31, 32], [63], [64], [65], [127, 128, 129], [130], slice(None)):
+        log_decay = decay.clone()
+        log_decay[..., places] = value
+        given = (q, k, v, state, log_decay)
+        expected = everything(partial(attend, backend="reference"), *given)
+        found = everything(partial(attend, backend=backend), *given)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_decays_of_the_inputs_type_are_computed_in_float32(backend):
+    q, k, v, _, _ = (x.bfloat16() for x in draw(mild, (1, 2, 70, 4)))
+    for log_decay in (-torch.rand(2), -torch.rand(1, 2, 70)):
+        log_decay = log_decay.bfloat16().requires_grad_()
+        out = causal_linear_attention(q, k, v, log_decay=log_decay, backend=backend)
+        wide = causal_linear_attention(q, k, v, log_decay=log_decay.float(), backend=backend)
+        assert torch.equal(out, wide)
+        (grad,) = torch.autograd.grad(out.sum(), log_decay)
+        assert grad.dtype == torch.bfloat16 and grad.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+def test_the_inputs_are_kept_for_the_backward_pass(backend, decays):
+    """And by PyTorch a state for every 1,024 positions."""
+    given = [x.float().requires_grad_() for x in draw(decays, (1, 2, 5000, 8), 8)]
+    inputs = sum(x.numel() for x in given)
+    expanded = 2 * 5000 if backend == "torch" and decays is of_heads else 0  # a view, of no memory
+    states = 4 * 2 * 8 * 8 if backend == "torch" else 0
+    assert kept_for_backward(lambda: attend(*given, backend=backend)) <= inputs + expanded + states
 
 
 @cpp
@@ -187,6 +225,13 @@ def test_grouped_heads_and_layouts(backend, packed, decays):
     assert backend != "cpp" or causal_linear_attention(x, x, x, layout="bnhd", backend="cpp").is_contiguous()
 
 
+def allocated(run):
+    """What it returns, and bytes."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found = run()
+    return found, sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages())
+
+
 @cpp
 @pytest.mark.parametrize("layout", ["bhnd", "bnhd"])
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
@@ -197,12 +242,6 @@ def test_heads_that_share_keys_repeat_no_memory(packed, layout):
     q, k, v = (torch.rand(sizes[x > 0], requires_grad=True) for x in range(3))
     cu_seqlens = torch.tensor([0, 100, 256]) if packed else None
     options = {"cu_seqlens": cu_seqlens, "layout": layout, "log_decay": torch.full((heads,), -0.1)}
-
-    def allocated(run):
-        """What it returns, and bytes."""
-        with torch.profiler.profile(profile_memory=True) as profile:
-            found = run()
-        return found, sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages())
 
     out, number = allocated(lambda: causal_linear_attention(q, k, v, **options))
     size, states = 4 * q.numel(), 4 * (2 if packed else batch) * heads * 64 * 64
@@ -231,6 +270,51 @@ def test_steps(normalize):
 
 
 @cpp
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("isa", extension.available_instruction_sets())
+def test_compiled_steps_of_grouped_heads(isa, dtype):
+    """Of any sizes and strides, against PyTorch's path, which runs where there are gradients."""
+    extension.choose_instruction_set(isa)
+    wide = torch.promote_types(dtype, torch.float32)
+    sizes = [(2, 3, 2, 8, 33), (1, 1, 7, 5, 300), (3, 2, 3, 64, 64), (1, 2, 2, 0, 3)]
+    for batch, heads, group, dim, width in sizes:
+        for normalize in (False, True):
+            q, k = (torch.rand(dim, x, batch).permute(2, 1, 0).to(dtype) for x in (heads * group, heads))
+            v = torch.randn(batch, width, heads).mT.to(dtype)
+            state = torch.rand(batch, width + normalize, heads, dim, dtype=wide).permute(0, 2, 3, 1)
+            for decay in (None, of_heads((batch, heads)), wild((heads, batch)).T):
+                decay = None if decay is None else decay.to(wide)
+                torch.set_num_threads(1 + normalize)
+                given = (q, k, v, state)
+                options = {"log_decay": decay, "normalize": normalize, "scale": 0.5}
+                found = causal_linear_attention_step(*given, **options)
+                leaf = state.clone().requires_grad_()
+                expected = [x.detach() for x in causal_linear_attention_step(q, k, v, leaf, **options)]
+                assert found[0].dtype == dtype and found[0].shape == (batch, heads * group, width)
+                torch.testing.assert_close(found, tuple(expected), rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@cpp
+def test_a_step_of_grouped_heads_allocates_its_results_alone():
+    q, k, v = (torch.rand(2, x, 64) for x in (32, 2, 2))
+    given = (q, k, v, torch.rand(2, 2, 64, 64))
+    (out, state), number = allocated(lambda: causal_linear_attention_step(*given, normalize=False))
+    assert number == 4 * (out.numel() + state.numel())
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_derivatives_of_a_step_of_grouped_heads(normalize):
+    *rows, state, decay = draw(mild, (2, 2, 1, 3), 2, normalize)
+    q, k, v, decay = torch.rand(2, 6, 3, dtype=torch.float64), *(x[:, :, 0] for x in (*rows[1:], decay))
+    given = [x.requires_grad_() for x in (q, k, v, state, decay)]
+
+    def run(q, k, v, state, decay):
+        return causal_linear_attention_step(q, k, v, state, log_decay=decay, normalize=normalize, scale=0.7)
+
+    assert gradcheck(run, given, fast_mode=True) and gradgradcheck(run, given, fast_mode=True)
+
+
+@cpp
 @pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
 def test_opcheck(decays):
     _, k, v, state, decay = draw(decays, (2, 2, 20, 3))
@@ -240,6 +324,9 @@ def test_opcheck(decays):
     out, final, inverse, kept = operators.decayed_forward(*arguments)
     arguments = (out, final, q, k, v, decay.exp(), state, inverse, kept, False, 1e-6, None, None, 0.5)
     assert set(torch.library.opcheck(operators.decayed_backward, arguments).values()) == {"SUCCESS"}
+    tokens = [x[:, :, 0] for x in (q, k, v)]
+    arguments = (*tokens, state, False, 1e-6, decay.exp() if decay.dim() == 1 else decay[..., 0].exp(), 0.5)
+    assert set(torch.library.opcheck(operators.step, arguments).values()) == {"SUCCESS"}
     for bad in (decay.exp().float(), decay.exp()[:1], decay.exp()[..., :1]):
         with pytest.raises(RuntimeError, match="decay must be"):
             operators.decayed_forward(q, k, v, bad[..., None], state, False, 1e-6, True)

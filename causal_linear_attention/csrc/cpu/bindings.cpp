@@ -54,7 +54,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k
                                                               std::optional<Tensor> cu_seqlens,
                                                               bool return_state, double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, decays_of(k, decay, group_of(q, k)), normalize, eps, cu_seqlens, return_state,
+  return run_forward(q, k, v, state, decays_of(q, k, decay), normalize, eps, cu_seqlens, return_state,
                      scale);
 }
 
@@ -105,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
     std::optional<Tensor> state, Tensor inverse, Tensor, bool normalize, double eps, std::optional<Tensor>,
     std::optional<Tensor> cu_seqlens, double scale) {
   check_rows(q, k, v);
-  const Array decays = decays_of(k, decay, group_of(q, k));
+  const Array decays = decays_of(q, k, decay);
   Tensor grad_decay = empty({q.size(0), q.size(1), q.size(2)}, accumulation_type(q));
   auto [grad_q, grad_k, grad_v, grad_initial] = run_backward(grad_out, grad_state, q, k, v, state, decays, inverse,
                                                              normalize, eps, cu_seqlens, scale,
@@ -116,12 +116,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps,
                                    std::optional<Tensor> decay, double scale) {
   check_step(q, k, v, state, normalize);
-  const Array decays = decays_of(q, decay);
+  const Array decays = decays_of(q, k, decay);
   q = as_contiguous(q);
   k = as_contiguous(k);
   v = as_contiguous(v);
   state = as_contiguous(state);
-  Tensor out = empty({v.size(0), v.size(1), v.size(2)}, v.scalar_type());
+  Tensor out = empty({q.size(0), q.size(1), v.size(2)}, v.scalar_type());
   Tensor state_out =
       empty({state.size(0), state.size(1), state.size(2), state.size(3)}, state.scalar_type());
   Problem problem = step_of(q, k, v, state, normalize, eps);

@@ -203,30 +203,34 @@ void backward(const Problem& p, const Gradients& gradients, const Threads& threa
 void step(const Problem& p, void* out, void* state_out, const Threads& threads) {
   const int64_t element = bytes_of(p.dtype), wide = p.dtype == Dtype::f64 ? 8 : 4;
   const int64_t state = p.depth * (p.width + p.normalize) * wide;
-  const int64_t heads = p.batch * p.heads;
+  const int64_t heads = p.heads / p.k.group, states = p.batch * heads;
   Threads used = threads;
-  used.count = useful_threads(threads, 4 * heads * state / wide);
+  used.count = useful_threads(threads, 4 * p.batch * p.heads * state / wide);
   const Kernels& kernels = current_kernels();
-  for_tasks(heads, used, [&](auto next) {
+  for_tasks(states, used, [&](auto next) {
     for (int64_t head = next(); head >= 0; head = next()) {
       Step s;
-      s.q = static_cast<const char*>(p.q.data) + head * p.depth * element;
       s.k = static_cast<const char*>(p.k.data) + head * p.depth * element;
       s.v = static_cast<const char*>(p.v.data) + head * p.width * element;
       s.dtype = p.dtype;
       s.state = static_cast<const char*>(p.state) + head * state;
       s.state_out = static_cast<char*>(state_out) + head * state;
-      s.out = static_cast<char*>(out) + head * p.width * element;
       s.depth = p.depth;
       s.width = p.width;
       s.normalize = p.normalize;
       s.eps = p.eps;
       s.scale = p.scale;
       if (p.decay.data != nullptr) {
-        const int64_t at = head / p.heads * p.decay.batch + head % p.heads * p.decay.head;
+        const int64_t at = head / heads * p.decay.batch + head % heads * p.decay.head;
         s.decay = static_cast<const char*>(p.decay.data) + at * wide;
       }
-      (p.dtype == Dtype::f64 ? kernels.step_f64 : kernels.step_f32)(s);
+      for (int64_t query = head * p.k.group; query < (head + 1) * p.k.group; ++query) {
+        s.q = static_cast<const char*>(p.q.data) + query * p.depth * element;
+        s.out = static_cast<char*>(out) + query * p.width * element;
+        (p.dtype == Dtype::f64 ? kernels.step_f64 : kernels.step_f32)(s);
+        s.state = s.state_out;
+        s.held = true;
+      }
     }
   });
 }

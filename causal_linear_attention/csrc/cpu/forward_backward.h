@@ -20,7 +20,7 @@ struct Threads {
 void forward(const Problem&, const Outputs&, const Threads&);
 void backward(const Problem&, const Gradients&, const Threads&);
 
-// q, k: (batch, heads, depth), v, out: (batch, heads, width), contiguous; rows is 1.
+// q: (batch, heads, depth), out: (batch, heads, width), k and v the same of their heads, contiguous; rows is 1.
 void step(const Problem&, void* out, void* state_out, const Threads&);
 
 // --- instruction sets --------------------------------------------------------------------------------

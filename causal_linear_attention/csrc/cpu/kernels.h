@@ -108,7 +108,8 @@ static constexpr int64_t workspace_size(int64_t depth, int64_t width) {
          + kChunk * kChunk + kChunk + pitch(width);
 }
 
-// One decoding position of one head: state_out = decay state + k^T v, out = scale q @ state_out (normalised).
+// One decoding position of one head: state_out = decay state + k^T v, out = scale q @ state_out (normalised). Where the
+// state holds the position already, for another head of q, out alone is written.
 struct Step {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   Dtype dtype = Dtype::f32;
@@ -120,6 +121,7 @@ struct Step {
   double eps = 0.0;
   double scale = 1.0;
   const void* decay = nullptr;  // of the sums' type; null for 1
+  bool held = false;
 };
 
 // Some rows times a matrix whose rows are as long: out[r][i] = x[r] . weight[i] + bias[i] + residual[r][i], the last two

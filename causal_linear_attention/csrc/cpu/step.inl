@@ -1,14 +1,18 @@
 // The decoding step of one head (see kernels.h). Included inside a namespace of the instruction set.
 
-// x times the decay; what a decay of 0 hides may be a NaN.
-template <bool kDecayed, class T, class X>
-CLA_INLINE X decayed(const X& x, T decay) {
-  if constexpr (!kDecayed) return x;
-  return decay == 0 ? X{} : x * decay;
+// How a state becomes the one that q multiplies.
+enum class Change { none, added, decayed };
+
+// What a decay of 0 hides may be a NaN.
+template <Change kChange, class T, class X>
+CLA_INLINE X changed(const X& state, T decay, const X& key, const X& value) {
+  if constexpr (kChange == Change::none) return state;
+  if constexpr (kChange == Change::added) return state + key * value;
+  return (decay == 0 ? X{} : state * decay) + key * value;
 }
 
 // Columns [x, x + V vectors) of the new state and of the output before its division.
-template <class T, int V, class In, bool kDecayed>
+template <class T, int V, class In, Change kChange>
 CLA_INLINE void step_columns(const Step& s, T decay, int64_t columns, int64_t x, const T* values, T* totals) {
   const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
   const T* from = static_cast<const T*>(s.state) + x;
@@ -24,8 +28,8 @@ CLA_INLINE void step_columns(const Step& s, T decay, int64_t columns, int64_t x,
     const Vector<T> query = broadcast(static_cast<T>(widen(q[e])));
 #pragma GCC unroll 4
     for (int y = 0; y < V; ++y) {
-      const Vector<T> state = decayed<kDecayed>(load(from + y * kLanes<T>), decay) + key * value[y];
-      store(to + y * kLanes<T>, state);
+      const Vector<T> state = changed<kChange>(load(from + y * kLanes<T>), decay, key, value[y]);
+      if constexpr (kChange != Change::none) store(to + y * kLanes<T>, state);
       total[y] += query * state;
     }
   }
@@ -33,9 +37,9 @@ CLA_INLINE void step_columns(const Step& s, T decay, int64_t columns, int64_t x,
   for (int y = 0; y < V; ++y) store(totals + y * kLanes<T>, total[y]);
 }
 
-template <class T, class In, bool kDecayed>
+template <class T, class In, Change kChange>
 CLA_INLINE void run_step(const Step& s) {
-  const T decay = kDecayed ? *static_cast<const T*>(s.decay) : T(1);
+  const T decay = kChange == Change::decayed ? *static_cast<const T*>(s.decay) : T(1);
   const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
   const In* const v = static_cast<const In*>(s.v);
   const int64_t columns = s.width + s.normalize;
@@ -51,18 +55,19 @@ CLA_INLINE void run_step(const Step& s) {
     }
     int64_t x = 0;
     for (; x + 4 * kLanes<T> <= count; x += 4 * kLanes<T>) {
-      step_columns<T, 4, In, kDecayed>(s, decay, columns, begin + x, values + x, totals + x);
+      step_columns<T, 4, In, kChange>(s, decay, columns, begin + x, values + x, totals + x);
     }
     for (; x + kLanes<T> <= count; x += kLanes<T>) {
-      step_columns<T, 1, In, kDecayed>(s, decay, columns, begin + x, values + x, totals + x);
+      step_columns<T, 1, In, kChange>(s, decay, columns, begin + x, values + x, totals + x);
     }
     for (; x < count; ++x) {
       const T* from = static_cast<const T*>(s.state) + begin + x;
       T* to = static_cast<T*>(s.state_out) + begin + x;
       T total = 0;
       for (int64_t e = 0; e < s.depth; ++e, from += columns, to += columns) {
-        *to = decayed<kDecayed>(*from, decay) + static_cast<T>(widen(k[e])) * values[x];
-        total += static_cast<T>(widen(q[e])) * *to;
+        const T state = changed<kChange>(*from, decay, static_cast<T>(widen(k[e])), values[x]);
+        if constexpr (kChange != Change::none) *to = state;
+        total += static_cast<T>(widen(q[e])) * state;
       }
       totals[x] = total;
     }
@@ -78,7 +83,8 @@ CLA_INLINE void run_step(const Step& s) {
 
 template <class T, class In>
 CLA_INLINE void step_as(const Step& s) {
-  s.decay == nullptr ? run_step<T, In, false>(s) : run_step<T, In, true>(s);
+  if (s.held) return run_step<T, In, Change::none>(s);
+  s.decay == nullptr ? run_step<T, In, Change::added>(s) : run_step<T, In, Change::decayed>(s);
 }
 
 void step_f32(const Step& s) {

@@ -43,7 +43,8 @@ using Allocate = std::function<float*(int64_t numbers)>;
 const char* forward(const Problem&, const Outputs&, const Device&, const Allocate&, void* stream);
 const char* backward(const Problem&, const Gradients&, const Device&, const Allocate&, void* stream);
 
-// q, k: (batch, heads, depth), v, out: (batch, heads, width), contiguous, of any size; rows is 1.
+// q: (batch, heads, depth), out: (batch, heads, width), k and v the same of their heads, contiguous, of any size; rows
+// is 1.
 const char* step(const Problem&, void* out, void* state_out, const Device&, void* stream);
 
 }  // namespace cla::cuda

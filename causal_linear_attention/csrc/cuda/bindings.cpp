@@ -71,7 +71,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k
                                                               std::optional<Tensor> cu_seqlens,
                                                               bool return_state, double scale) {
   check_rows(q, k, v);
-  return run_forward(q, k, v, state, decays_of(k, decay, group_of(q, k)), normalize, eps, keep, cu_seqlens, return_state,
+  return run_forward(q, k, v, state, decays_of(q, k, decay), normalize, eps, keep, cu_seqlens, return_state,
                      scale);
 }
 
@@ -136,7 +136,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
     std::optional<Tensor> cu_seqlens, double scale) {
   require(scale == 1, kScaled);
   check_rows(q, k, v);
-  const Array decays = decays_of(k, decay, group_of(q, k));
+  const Array decays = decays_of(q, k, decay);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const int64_t size[] = {q.size(0), q.size(1), q.size(2)};
   Tensor grad_decay = torch::stable::new_empty(q, {size, 3}, ScalarType::Float);
@@ -156,13 +156,14 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   check_step(q, k, v, state, normalize);
   require(q.scalar_type() != ScalarType::Double, kDtypes);
   check_heads(q);
-  const Array decays = decays_of(q, decay);
+  const Array decays = decays_of(q, k, decay);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = as_contiguous(q);
   k = as_contiguous(k);
   v = as_contiguous(v);
   state = as_contiguous(state);
-  Tensor out = torch::stable::new_empty(v, v.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
+  const int64_t size[] = {q.size(0), q.size(1), v.size(2)};
+  Tensor out = torch::stable::new_empty(v, {size, 3}), state_out = torch::stable::new_empty(state, state.sizes());
   Problem p = step_of(q, k, v, state, normalize, eps);
   p.decay = decays;
   p.scale = scale;

@@ -30,6 +30,15 @@ CLA_DEVICE float add_to_column(const In* q, const In* k, float value, int depth,
   return total;
 }
 
+// As `add_to_column` returns, of a column that holds the position already: this thread's rows are its own writes.
+template <class In>
+CLA_DEVICE float multiply_column(const In* q, int depth, int columns, const float* state) {
+  float total = 0.0f;
+#pragma unroll 8
+  for (int d = warp_index(); d < depth; d += kStepWarps) total += number(q[d]) * state[int64_t{d} * columns];
+  return total;
+}
+
 // The warps' shares of this lane's column, which each has left in `totals` (warps, columns), in the first warp.
 CLA_DEVICE float sum_of_warps(const float* totals) {
   float total = 0.0f;

@@ -19,7 +19,7 @@ from .memory import Fault
 from .parser import Instruction, Module, parse
 
 DEVICES = {"90a": (90, 132, 232448), "75": (75, 40, 65536)}  # as emulation.emulate takes them
-_ANY_KERNEL = re.compile(r"kKernel = [^;]*?(\w+_kernel)(?:<(?:cla::cuda::)?(\w+)>)?")
+_ANY_KERNEL = re.compile(r"kKernel = [^;]*?(\w+_kernel)(?:<(?:cla::cuda::)?(\w+)(?:, (\w+))?>)?")
 _KERNEL = re.compile(r"(forward|backward)_kernel<(?:cla::cuda::)?(\w+), (\w+), (\d+), (\w+), (\w+)>")
 _MOST_RANGES = 64
 _EMULATE = 1  # as in emulated_blocks.cpp
@@ -75,6 +75,7 @@ class Interpreter:
         stop_at_a_race: bool = False,
         bounds: torch.Tensor | None = None,
         decay: torch.Tensor | None = None,
+        scale: float = 1.0,
     ) -> tuple[list[torch.Tensor], dict[str, Machine]]:
         """Output, final state and gradients as `emulation.emulate`, and each pass's machine.
 
@@ -86,7 +87,7 @@ class Interpreter:
             edit: returns the module to run for a pass.
             stop_at_a_race: a machine that has found one leaves the rest undone.
             bounds: of packed sequences.
-            decay: as for `emulation.emulate`.
+            decay, scale: as for `emulation.emulate`.
         """
         machines: dict[str, Machine] = {}
 
@@ -102,7 +103,9 @@ class Interpreter:
         capability, multiprocessors, shared_bytes = DEVICES[arch]
         device = capability, 0 if busy else multiprocessors, shared_bytes
         with self._interpreted(choose, machines, order, seed, stop_at_a_race):
-            found = emulation.emulate(self.library, *given, normalize, device, decay, bounds=bounds)
+            found = emulation.emulate(
+                self.library, *given, normalize, device, decay, bounds=bounds, scale=scale
+            )
         return list(found), machines
 
     def run_file(
@@ -115,8 +118,10 @@ class Interpreter:
             found = _ANY_KERNEL.search(kernel)
             if found is None:
                 return None
-            kind, mark = found[1], {None: "", "float": "If"}.get(found[2], found[2])
-            entry = next((x for x in module.entries if f"{len(kind)}{kind}" in x and mark in x), None)
+            kind = found[1]
+            marks = [f"{len(kind)}{kind}", {None: "", "float": "If"}.get(found[2], found[2])]
+            marks.append({None: "", "true": "Lb1E", "false": "Lb0E"}[found[3]])
+            entry = next((x for x in module.entries if all(mark in x for mark in marks)), None)
             return entry and (kind, module, entry)
 
         with self._interpreted(choose, machines, "random", seed):

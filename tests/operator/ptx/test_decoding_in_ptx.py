@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from causal_linear_attention import decoding, extension
+from causal_linear_attention import decoding, extension, operators
 from tests.helpers import emulation
 from tests.operator.test_decoding import norm_and_derivative, tokens
 
@@ -18,6 +18,27 @@ def check(machines, names):
     assert set(machines) == set(names)
     for machine in machines.values():
         assert not machine.races.found and not machine.partial
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("decays", [None, "heads", "positions"])
+def test_steps_of_the_operator(interpreter, decays, group, dtype):
+    """The results of the C++ kernels; of both sizes of groups one has a normaliser. A head has two blocks."""
+    q, k = (torch.rand(2, 2 * x, 20).to(dtype) for x in (group, 1))
+    v, state, normalize = torch.randn(2, 2, 40).to(dtype), torch.rand(2, 2, 20, 40 + (group > 1)), group > 1
+    decay = None if decays is None else torch.rand((2,) if decays == "heads" else (2, 2))
+    if decays == "positions":
+        decay[0, 1] = 0.0
+    given = (q, k, v, state, normalize)
+    found, machines = interpreter.run_file(
+        "step", lambda library: emulation.emulate_step(library, *given, decay)
+    )
+    check(machines, ["step_kernel"])
+    expected = operators.step(*given, 1e-6, decay)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=4 * torch.finfo(x.dtype).eps, atol=2e-5)
 
 
 @torch.no_grad()
