@@ -36,8 +36,12 @@ def pytest_report_header():
 def pytest_configure(config):
     # Started in the background of a script, a process ignores Ctrl-C, and so would what the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not FAIRSEQ or hands_out(config):
+    if not FAIRSEQ:
         return
+    if hands_out(config):
+        from tests.helpers import fork_server
+
+        return fork_server.start()
     from lab.run.process import import_quickly
     from tests.helpers import registry
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.helpers import forked, registry
+from tests.helpers import fork_server, forked, registry
 
 MOST = 1 << 16  # bytes of a message
 
@@ -98,7 +98,7 @@ if __name__ == "__main__":
     from lab.console import warn_only
 
     warn_only()
-    for name in ("lab.run.train", "lab.publish.plots", *forked.PRELOADED):
+    for name in ("lab.run.train", "lab.publish.plots", *fork_server.PRELOADED):
         importlib.import_module(name)
     registry.share()
     serve(socket.socket(fileno=os.dup(0)))

@@ -26,13 +26,10 @@ from benchmarks import worker
 from conventions import REQUESTS
 from lab import children
 from lab.children import PARENT
-from tests.helpers import registry
+from tests.helpers import fork_server, registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["lab.run.process", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
-PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
-PRELOADED += ["tests.helpers.warmed"]
-CONTEXT.set_forkserver_preload(PRELOADED)
+fork_server.join()
 
 
 class Running:

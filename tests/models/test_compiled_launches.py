@@ -4,11 +4,11 @@ Inductor's own kernels are counted and not run, for it would compile their C++ f
 what the profiler sees.
 """
 
+import importlib
 from collections import Counter
 
 import pytest
 import torch
-from torch._inductor.async_compile import AsyncCompile
 from torch.profiler import ProfilerActivity, profile
 
 from causal_linear_attention import extension
@@ -29,8 +29,8 @@ MOST = 1.1  # of T1's launches to vanilla's: 60 to 59 with torch 2.13
 @pytest.fixture
 def launches(monkeypatch):
     """A function from the name of an architecture to its launches by kind, "fused" among them."""
-    fused = []
-    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_, **__: lambda *_: fused.append(1))
+    fused, inductor = [], importlib.import_module("torch._inductor.async_compile")  # takes a second
+    monkeypatch.setattr(inductor.AsyncCompile, "cpp_pybinding", lambda *_, **__: lambda *_: fused.append(1))
 
     def count(name):
         torch._dynamo.reset()

@@ -359,7 +359,7 @@ def test_one_graph_for_any_batch_and_length(run, decays):
     assert len(graphs) <= 2
 
 
-@pytest.mark.parametrize("run", [attend, step], ids=["all", "step"])
+@pytest.mark.parametrize("run", [pytest.param(attend, marks=cpp), step], ids=["all", "step"])
 @pytest.mark.parametrize("decays", [exhaustive(of_heads), mild], ids=["heads", "positions"])
 def test_an_exported_program_of_any_batch_and_length(run, decays):
     class Call(torch.nn.Module):
