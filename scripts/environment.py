@@ -268,6 +268,13 @@ def check_compiler() -> None:
             f"{' and '.join(missing)} not found, which fairseq's build needs; "
             "install it (Debian: apt-get install build-essential)"
         )
+    crosses = runpy.run_path(str(ROOT / "build_machine.py"))["crosses"]
+    for name, words in zip(("CC", "CXX"), map(str.split, compilers), strict=True):
+        if crosses(words):
+            raise SetupError(
+                f"{name}={' '.join(words)} makes code for another processor; unset it for the set-up "
+                "(scripts/build_wheel.sh makes a wheel with it)"
+            )
 
 
 def check_wheelhouse() -> None:

@@ -98,6 +98,18 @@ def test_an_interrupted_update_is_resumed_with_the_same_choices(made, monkeypatc
     assert not unfinished.exists() and not any("virtual environment" in title for title in steps)
 
 
+@pytest.mark.parametrize("name", ["CC", "CXX"])
+def test_a_compiler_for_another_processor_is_refused(tmp_path, monkeypatch, name):
+    other = "x86_64" if os.uname().machine == "aarch64" else "aarch64"
+    program = tmp_path / "compiler"
+    program.write_text(f"#!/bin/sh\necho {other}-linux-gnu\n")
+    program.chmod(0o755)
+    environment.check_compiler()
+    monkeypatch.setenv(name, str(program))
+    with pytest.raises(environment.SetupError, match=f"{name}={program} makes code for another processor"):
+        environment.check_compiler()
+
+
 def test_ready_is_what_is_finished_and_up_to_date(made, monkeypatch):
     assert environment.is_ready()
     monkeypatch.setenv("TORCH_SPEC", "torch==2.11.0")
