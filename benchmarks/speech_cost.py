@@ -2,7 +2,7 @@
 """Cost of training the speech encoder of Katharopoulos et al. 2020 (4.3) with softmax, Reformer and 1+elu.
 
 9 layers of width 192, 6 heads, CTC over 42 classes, on random frames: 800 per utterance on average, 2,400 at
-most; 10 utterances a step on a GPU, 4 on a CPU. Nothing is recognised, since the paper's corpus is licensed.
+most; 10 utterances per step on a GPU, 4 on a CPU. Nothing is recognised: the paper's corpus is licensed.
 Every attention runs in its own processes, which take turns; running out of memory or time becomes a row.
 Results are saved after every case: run the same command again to resume. On two cores it takes about ten
 minutes; the machine should do nothing else.
