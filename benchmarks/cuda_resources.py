@@ -246,7 +246,7 @@ def main() -> None:
         nvcc = build_machine.nvcc()
     except build_machine.Skipped as why:
         raise UserError(f"{why}; install the CUDA toolkit or name its folder in CUDA_HOME") from None
-    about = {"environment": environment("cpu"), "commit": commit(arguments.sources)}
+    about = {"environment": environment("nvcc"), "commit": commit(arguments.sources)}
     kernels: list[dict[str, Any]] = []
     sources = sorted(arguments.sources.glob("*.cu"))
     todo = [(source, arch) for arch in arguments.archs for source in sources]

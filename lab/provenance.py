@@ -43,8 +43,12 @@ BENCHMARKS = "benchmarks/"
 IMPORTS = r"^from benchmarks(?: import |\.)(?!run\b|operator_report\b)(\w+)"
 """Imports from benchmarks/, except the driver and the report, which decide no figure."""
 SUFFIXES = (".py", ".cpp", ".h", ".inl", ".cu", ".cuh")
-OF_OTHER_DEVICES = {"cpu": re.compile(r"/csrc/cuda/|/triton_"), "cuda": re.compile(r"/csrc/cpu/")}
-"""Parts of the operator that the other device runs."""
+OF_OTHER_DEVICES = {
+    "cpu": re.compile(r"/csrc/cuda/|/triton_"),
+    "cuda": re.compile(r"/csrc/cpu/"),
+    "nvcc": re.compile(r"^causal_linear_attention/(?!csrc/(cuda/|\w+\.h$))"),
+}
+"""Parts of the operator that a device does not run, or that nvcc does not compile."""
 ATTENTION = "user_dir/attention/"
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 DIGITS = 12

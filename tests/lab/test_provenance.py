@@ -58,6 +58,7 @@ def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
     assert changed(before, now, "cpu") == [models[-1]]
     others = {**before, operator[1]: "0", "user_dir/attention/lln.py": "0", "user_dir/attention/tnn.py": "0"}
     assert changed(before, others, "cpu", ["lln_diag_lm", "transformer_lm"]) == ["user_dir/attention/lln.py"]
+    assert changed(before, {**before, **dict.fromkeys(operator, "0")}, "nvcc") == operator[1:]
     assert changed(before, others, "cuda", ["of_someone"]) == sorted({*others} - {*before} | {operator[1]})
 
 
