@@ -143,7 +143,7 @@ def new_kept(k: Tensor, v: Tensor, normalize: bool, keep: bool) -> Tensor:
 
 
 @register_fake(f"{NAMESPACE}::forward")
-def _(q, k, v, state, normalize, eps, keep, cu_seqlens=None, return_state=True, scale=1.0):
+def _like_forward(q, k, v, state, normalize, eps, keep, cu_seqlens=None, return_state=True, scale=1.0):
     state = new_state(k, v, normalize, cu_seqlens, return_state)
     return new_rows(q, v), state, new_inverse(q, normalize), new_kept(k, v, normalize, keep)
 
@@ -165,36 +165,20 @@ def new_decay_gradient(q: Tensor, decayed: bool) -> Tensor:
 
 
 @register_fake(f"{NAMESPACE}::backward")
-def _(
+def _like_backward(
     grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps, out=None, cu_seqlens=None, scale=1.0
 ):
     return new_gradients(q, k, v, state, normalize, cu_seqlens)
 
 
 @register_fake(f"{NAMESPACE}::decayed_forward")
-def _(q, k, v, decay, state, normalize, eps, keep, cu_seqlens=None, return_state=True, scale=1.0):
-    state = new_state(k, v, normalize, cu_seqlens, return_state)
-    return new_rows(q, v), state, new_inverse(q, normalize), new_kept(k, v, normalize, keep)
+def _(q, k, v, decay, *rest, **options):
+    return _like_forward(q, k, v, *rest, **options)
 
 
 @register_fake(f"{NAMESPACE}::decayed_backward")
-def _(
-    grad_out,
-    grad_state,
-    q,
-    k,
-    v,
-    decay,
-    state,
-    inverse,
-    kept,
-    normalize,
-    eps,
-    out=None,
-    cu_seqlens=None,
-    scale=1.0,
-):
-    return *new_gradients(q, k, v, state, normalize, cu_seqlens), new_decay_gradient(q, True)
+def _(grad_out, grad_state, q, k, v, decay, *rest, **options):
+    return *_like_backward(grad_out, grad_state, q, k, v, *rest, **options), new_decay_gradient(q, True)
 
 
 @register_fake(f"{NAMESPACE}::triton_backward")
