@@ -120,8 +120,9 @@ def test_the_committed_table_holds_what_the_documents_say(root):
     for kernel in short:
         wide = kernel["columns"] >= 128
         assert blocks_by_registers(kernel) >= BLOCKS.get(kernel["columns"], 3), kernel
-        assert wide or kernel["spilled"] == 0, kernel
-        if kernel["columns"] == 64 and kernel["aligned"] and kernel["dtype"] == "bfloat16":
+        decayed = "decayed" in kernel
+        assert wide or kernel["spilled"] <= (DECAYS_SPILL if decayed else 0), kernel
+        if kernel["columns"] == 64 and kernel["aligned"] and kernel["dtype"] == "bfloat16" and not decayed:
             most = max(most, *kernel["instructions"])
     assert most <= 900 and f"at most {most} instructions" in (root / "docs/operator.md").read_text()
 
