@@ -40,7 +40,8 @@ def step(chance: random.Random) -> None:
     """One position, of the operator and of TransNormer's attentions."""
     batch, heads, dim, width = (chance.choice(SIZES[:-2]) for _ in range(4))
     normalize = chance.random() < 0.5
-    q, k, v, state, *_ = draw((batch, heads, 1, dim, width), chance.choice(DTYPES), normalize)
+    dtype, group = chance.choice(DTYPES), chance.choice((1, 1, 3))
+    q, k, v, state, *_ = draw((batch, heads, 1, dim, width), dtype, normalize, group=group)
     decay = torch.rand(heads) if chance.random() < 0.5 else torch.rand(batch, heads)
     for given in (None, decay.to(state.dtype)):
         operators.step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, normalize, 1e-6, given)
