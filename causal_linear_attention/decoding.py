@@ -81,9 +81,14 @@ def block_step(
 _CPP = extension.loaded("cpp")
 
 
+def seen_into() -> bool:
+    """Whether `torch.compile` or `torch.func` looks into what is computed, which kernels do not let it."""
+    return torch.compiler.is_compiling() or in_transform()
+
+
 def compiled(x: Tensor) -> bool:
-    """Whether there are kernels for x's device, which no tracing and no `torch.func` can see into."""
-    if torch.compiler.is_compiling() or in_transform():
+    """Whether there are compiled kernels for x's device that run now."""
+    if seen_into():
         return False
     return (x.is_cpu and _CPP) or (x.is_cuda and not extension.reason_on_gpu(x.device))
 

@@ -1,4 +1,4 @@
-"""The steps of a TransNormer layer between its matrix products, each one call of the compiled kernels.
+"""The steps of a TransNormer layer between its matrix products, each one call of a kernel.
 
 With PyTorch's operators a step takes five to fifteen of them, its derivative as many again, and small ones
 take longer to launch than to compute. `user_dir/modules/` and `user_dir/attention/parts/joined.py` define the
@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from . import decoding, operators
-from .chunked import accumulation_dtype
+from . import decoding, extension, fused_outputs, operators, triton_backend, triton_fused
 
 _ROTATION = "Tensor? direction, Tensor? theta, int heads"
 _BLOCKS = f"Tensor qkv, {_ROTATION}, int size, float scale, bool causal, bool softmax, Tensor? padding"
@@ -39,7 +38,11 @@ _SCHEMAS = (
 )
 _LIBRARY = Library(operators.NAMESPACE, "FRAGMENT")
 for _schema in _SCHEMAS:
+    _name = _schema.partition("(")[0]
     _LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
+    register_fake(f"{operators.NAMESPACE}::{_name}", getattr(fused_outputs, _name))
+    if not extension.loaded("cuda"):
+        _LIBRARY.impl(_name, getattr(triton_fused, _name), "CUDA")
 
 residual = torch.ops.causal_linear_attention.residual.default
 """`(x, y, seed, p, eps, norm, keep) -> (sum, out, root)`: sum = x + dropout(y), out = sum / (root + eps).
@@ -92,22 +95,31 @@ LARGEST_BLOCK = 512
 
 def runs(x: Tensor) -> bool:
     """Whether the operators run for inputs like x, of its device and type; for `blocks` see `runs_blocks`."""
-    return x.dtype in _DTYPES[x.device.type] and decoding.compiled(x)
+    return x.dtype in _DTYPES[x.device.type] and (decoding.compiled(x) or on_triton(x))
 
 
 _HALVES = (torch.bfloat16, torch.float16)
 _DTYPES = defaultdict(tuple, cpu=(torch.float32, torch.float64, *_HALVES), cuda=(torch.float32, *_HALVES))
 
 
+def on_triton(x: Tensor) -> bool:
+    """Whether Triton computes the operators for x: on a GPU, where the CUDA kernels were not built."""
+    if not x.is_cuda or extension.loaded("cuda") or decoding.seen_into():
+        return False
+    return not triton_backend.reason(x.device)
+
+
 def runs_blocks(x: Tensor, size: int, dim: int) -> bool:
     """Whether `blocks` runs for blocks of `size` positions and heads of `dim` columns, as `runs`.
 
-    A GPU holds a block in shared memory: PyTorch computes those that are too large.
+    A GPU holds a block in shared memory or registers: PyTorch computes those that are too large.
     """
     if not runs(x):
         return False
     if x.is_cpu:
         return size <= LARGEST_BLOCK
+    if on_triton(x):
+        return max(size, dim) <= triton_fused.LARGEST_BLOCK
     return blocks_bytes(size, dim) <= _shared_bytes(x.device)
 
 
@@ -154,79 +166,3 @@ def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     low, high = x * (factor & 0xFFFF), x * (factor >> 16)
     middle = high + (low >> 16)
     return middle >> 16, (middle & 0xFFFF) << 16 | low & 0xFFFF
-
-
-_ALIGNED_ROWS = 16  # as in csrc/fused.h
-
-
-def aligned_rows(like: Tensor, rows: int, width: int) -> Tensor:
-    """An empty `(rows, width)` tensor whose rows begin at multiples of 16 numbers.
-
-    Matrix products of float32 write such rows up to 1.5 times as fast on CPUs; on GPUs half precision needs
-    them for its fast products.
-    """
-    room = -(-width // _ALIGNED_ROWS) * _ALIGNED_ROWS
-    out = like.new_empty(rows, room)
-    return out if room == width else out[:, :width]
-
-
-def _contiguous(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-_POSITIONS_OF_PART = 16  # as in csrc/cuda/fused.cu
-
-
-def _gradient_of_theta(qkv: Tensor, theta: Tensor | None, heads: int, size: int) -> Tensor:
-    """Of parts of `size` positions on a GPU."""
-    if theta is None:
-        return qkv.new_empty(0, dtype=accumulation_dtype(qkv.dtype))
-    if qkv.device.type == "cuda":
-        parts = -(-qkv.shape[0] // size) * qkv.shape[1] * heads
-        return qkv.new_empty(parts, theta.numel(), dtype=torch.float32)
-    return qkv.new_empty(theta.numel(), dtype=accumulation_dtype(theta.dtype))
-
-
-@register_fake(f"{operators.NAMESPACE}::residual")
-def _(x, y, seed, p, eps, norm, keep):
-    total = _contiguous(x) if y is not None and keep else x.new_empty(0)
-    root = x.new_empty(x.shape[:-1].numel() if norm else 0, dtype=accumulation_dtype(x.dtype))
-    return total, _contiguous(x) if norm else x.new_empty(0), root
-
-
-@register_fake(f"{operators.NAMESPACE}::residual_backward")
-def _(grad_sum, grad_out, out, root, seed, p, eps):
-    like = grad_sum if grad_out is None else grad_out
-    return _contiguous(like), like.new_empty(0) if seed is None else _contiguous(like)
-
-
-@register_fake(f"{operators.NAMESPACE}::gated")
-def _(inputs):
-    return inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
-
-
-@register_fake(f"{operators.NAMESPACE}::gated_backward")
-def _(grad, inputs):
-    return aligned_rows(inputs, *inputs.shape), inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
-
-
-@register_fake(f"{operators.NAMESPACE}::features")
-def _(qkv, direction, theta, heads, map, scale):
-    length, batch, width = qkv.shape
-    shape = batch, heads, length, width // 3 // heads
-    return qkv.new_empty(shape), qkv.new_empty(shape)
-
-
-@register_fake(f"{operators.NAMESPACE}::features_backward")
-def _(grad_q, grad_k, grad_v, qkv, direction, theta, heads, map, scale):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads, _POSITIONS_OF_PART)
-
-
-@register_fake(f"{operators.NAMESPACE}::blocks")
-def _(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
-    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
-
-
-@register_fake(f"{operators.NAMESPACE}::blocks_backward")
-def _(grad, qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads, size)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from causal_linear_attention import fused
+from causal_linear_attention.fused_outputs import aligned_rows
 
 COMPILER = shutil.which("g++")
 LIBRARY = "emulation.so"
@@ -196,7 +196,7 @@ def residual(library, x, y, seed, p, grad_sum, grad_out, order=0, at_end=True):
 def gated(library, inputs, grad, order=0, at_end=True):
     """The product, the gradient of the inputs and the product again of `fused.gated`."""
     out, again = (torch.full(grad.shape, torch.nan, dtype=grad.dtype) for _ in range(2))
-    grad_inputs = fused.aligned_rows(inputs, *inputs.shape).fill_(torch.nan)
+    grad_inputs = aligned_rows(inputs, *inputs.shape).fill_(torch.nan)
     arrays = [inputs, grad, out, grad_inputs, again]
     _call(
         library.emulate_gated,

@@ -1,10 +1,11 @@
 """One forward and backward pass of a backend's kernels, for compute-sanitizer: `cuda`, or `cpp` to try it."""
 
 import sys
+from types import ModuleType
 
 import torch
 
-from causal_linear_attention import causal_linear_attention, decoding, fused
+from causal_linear_attention import causal_linear_attention, decoding, fused, triton_backend, triton_fused
 
 # One head in several segments, which pass their states on, and whole heads whose rows are not aligned.
 SHAPES = [(1, 1, 1300, 64, 64), (2, 40, 70, 20, 33)]
@@ -28,35 +29,45 @@ def main() -> None:
                     grads = torch.autograd.grad(out.float().sum(), leaves)
                     assert all(x.isfinite().all() for x in (out, *grads))
         steps_of_a_layer(device, batch, heads, length, dim)
+    if device == "cuda" and not triton_backend.reason(torch.device(device)):
+        steps_of_a_layer(device, *SHAPES[-1][:4], triton_fused, (torch.bfloat16,))
     decoding_steps(device)
     print("done")
 
 
-def steps_of_a_layer(device: str, batch: int, heads: int, length: int, dim: int) -> None:
+def steps_of_a_layer(
+    device: str,
+    batch: int,
+    heads: int,
+    length: int,
+    dim: int,
+    steps: ModuleType = fused,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16),
+) -> None:
     """Those of `causal_linear_attention.fused` with their derivatives, and RMSNorm."""
     seed, direction, theta = (
         fused.new_seed(device),
         torch.rand(dim, device=device),
         torch.rand(dim // 2, device=device),
     )
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in dtypes:
         x, y, grad = torch.rand(3, length, batch, dim, device=device).to(dtype).unbind(0)
-        _, out, root = fused.residual(x, y, seed, 0.1, 1e-8, True, True)
-        found = [*fused.residual_backward(grad, grad, out, root, seed, 0.1, 1e-8)]
+        _, out, root = steps.residual(x, y, seed, 0.1, 1e-8, True, True)
+        found = [*steps.residual_backward(grad, grad, out, root, seed, 0.1, 1e-8)]
         inputs = torch.rand(length, 2 * dim + 3, device=device).to(dtype)[:, : 2 * dim]
-        found += [fused.gated(inputs), *fused.gated_backward(grad[:, 0], inputs)]
+        found += [steps.gated(inputs), *steps.gated_backward(grad[:, 0], inputs)]
         qkv = torch.rand(length, batch, 3 * heads * dim, device=device).to(dtype)
         rotation = direction, theta, heads, fused.MAPS["elu"], 0.5
-        q, k = fused.features(qkv, *rotation)
-        found += fused.features_backward(q, k, q, qkv, *rotation)
+        q, k = steps.features(qkv, *rotation)
+        found += steps.features_backward(q, k, q, qkv, *rotation)
         for softmax in (False, True):
             options = (*rotation[:3], 16, 0.5, not softmax, softmax, None, seed, 0.1)
-            out = fused.blocks(qkv, *options)
+            out = steps.blocks(qkv, *options)
             found += [
                 out,
-                *fused.blocks_backward(torch.rand_like(out) / 16, qkv, *options),
+                *steps.blocks_backward(torch.rand_like(out) / 16, qkv, *options),
             ]  # float16's range
-        if device == "cuda":
+        if device == "cuda" and steps is fused:
             out, root = decoding.rms_norm_forward(x, 1e-8)
             found.append(decoding.rms_norm_backward(grad, out, root, 1e-8))
         assert all(one.isfinite().all() for one in found)

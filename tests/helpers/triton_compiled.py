@@ -23,7 +23,7 @@ from triton.knobs import nvidia
 from causal_linear_attention import triton_backend
 
 TYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
-TYPES |= {torch.int32: "i32"}
+TYPES |= {torch.int32: "i32", torch.int64: "i64", torch.bool: "i1"}
 OPTIONS = ("num_warps", "num_stages")
 
 

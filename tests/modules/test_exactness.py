@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from causal_linear_attention import extension
 from tests.helpers.counting import Dispatched
-from tests.helpers.lm import build_lm
+from tests.helpers.lm import build_lm, tokens
 from user_dir.attention.parts.features import elu, one_plus_elu
 from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
 from user_dir.modules.linear_maps import JoinsMaps
@@ -70,18 +70,17 @@ def test_derivatives_of_rmsnorm():
     assert gradcheck(RMSNorm(), (x,)) and gradgradcheck(RMSNorm(), (x,))
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch"])
-def test_rmsnorm_of_a_model_runs_kernels_unless_its_backend_is_torch(backend):
-    model = build_lm("transnormer_t1", attention_backend=backend)
-    norms = [x for x in model.modules() if isinstance(x, RMSNorm)]
-    assert len(norms) > 2 * len(model.decoder.layers)
-    x = torch.randn(3, 5, requires_grad=True)
-    for norm in norms:
+@pytest.mark.parametrize("name", ["transnormer_t1", "linear_transformer_lm"])
+def test_a_model_runs_kernels_unless_its_backend_is_torch(name):
+    for backend, runs in {"auto": extension.loaded("cpp"), "torch": False}.items():
+        model = build_lm(name, attention_backend=backend, dropout=0.1).train()
         with Dispatched() as counted:
-            norm(x.detach())
-            norm(x).sum().backward()
-        ours = [name for name in counted.calls if name.startswith("causal_linear_attention")]
-        assert bool(ours) == (backend == "auto" and extension.loaded("cpp"))
+            model(tokens(2, 70))[0].sum().backward()
+            with torch.no_grad():
+                model.eval()(tokens(1, 1), incremental_state={})
+        ours = {name for name in counted.calls if name.startswith("causal_linear_attention")}
+        ours.discard("causal_linear_attention.step.default")  # which has no backend
+        assert bool(ours) == runs, ours
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -59,7 +59,7 @@ def gradients(run, tensors):
     outs = run(*leaves)
     outs = outs if isinstance(outs, tuple) else (outs,)
     generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in outs]
+    weights = [torch.randn(x.shape, generator=generator, device="cpu").to(x) for x in outs]
     return [*outs, *torch.autograd.grad(outs, leaves, weights, allow_unused=True)]
 
 
@@ -90,7 +90,7 @@ def residual(seed, p, eps, keep, shape):
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize(("eps", "keep"), [(1e-8, True), (1e-8, False), (None, True)])
 def test_residual_and_norm(instruction_set, dtype, p, eps, keep):
-    seed = fused.new_seed("cpu") if p else None
+    seed = fused.new_seed(torch.get_default_device()) if p else None
     for shape in [(7,), (3, 2, 130), (2, 64), (1, 1, 1), (0, 5)]:
         shape = torch.Size(shape)
         tensors = [torch.randn(shape, dtype=torch.float64).to(dtype) for _ in range(2)]

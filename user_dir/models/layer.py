@@ -29,7 +29,12 @@ class TransformerLayer(nn.Module):
         norm: name of the norm, see `build_norm`.
         dropout: on each residual branch.
         pre_norm: norms before the parts, not after them.
+
+    Attributes:
+        kernels: whether kernels add the branches where they run; see `choose_kernels`.
     """
+
+    kernels = True
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class TransformerLayer(nn.Module):
         y = self._attention(y, key_padding_mask, incremental_state, new_tokens)
         if self.pre_norm:
             x, y = add_and_norm(x, y, self.dropout, self.final_layer_norm, keep=True)
-            return add_branch(x, self._feed_forward(y), self.dropout)
+            return add_branch(x, self._feed_forward(y), self.dropout, self.kernels)
         _, x = add_and_norm(x, y, self.dropout, self.self_attn_layer_norm, keep=False)
         return add_and_norm(x, self._feed_forward(x), self.dropout, self.final_layer_norm, keep=False)[1]
 

@@ -53,10 +53,14 @@ class GLU(JoinsMaps):
             2022-10-28.
         dropout: on the product.
         bias: whether the three maps have biases.
+
+    Attributes:
+        kernels: whether kernels compute the product where they run; see `choose_kernels`.
     """
 
     maps = ("l1", "l2")
     aligned = True
+    kernels = True
 
     def __init__(
         self,
@@ -89,18 +93,18 @@ class GLU(JoinsMaps):
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
         if self._fuses() and self.plain_maps():
-            out = _gated_linear(self.joined_maps(rows), self.l3)
+            out = _gated_linear(self.joined_maps(rows), self.l3, self.kernels)
         else:
             gate, value = self.separate_maps(rows)
             out = self.l3(self.dropout(self.activation(gate) * value))
         return out.view(x.shape)
 
 
-def _gated_linear(inputs: Tensor, output: nn.Linear) -> Tensor:
+def _gated_linear(inputs: Tensor, output: nn.Linear, kernels: bool) -> Tensor:
     """`output(silu(gate) * value)` of rows of gates and values side by side."""
     if torch.is_grad_enabled():
-        return _SiluGatedLinear.apply(inputs, output.weight, output.bias)
-    if fused.runs(inputs):
+        return _SiluGatedLinear.apply(inputs, output.weight, output.bias, kernels)
+    if kernels and fused.runs(inputs):
         return output(fused.gated(inputs))
     gate, value = inputs.chunk(2, -1)
     return output(F.silu(gate) * value)
@@ -110,9 +114,10 @@ class _SiluGatedLinear(torch.autograd.Function):
     """`W (silu(gate) * value) + b` of rows `(N, 2 g)`; the backward pass forms the product again."""
 
     @staticmethod
-    def forward(ctx, inputs, weight, bias):
+    def forward(ctx, inputs, weight, bias, kernels):
         ctx.save_for_backward(inputs, weight)
-        if fused.runs(inputs):
+        ctx.kernels = kernels
+        if kernels and fused.runs(inputs):
             return F.linear(fused.gated(inputs), weight, bias)
         gate, value = inputs.chunk(2, -1)
         return F.linear(F.silu(gate) * value, weight, bias)
@@ -129,7 +134,7 @@ class _SiluGatedLinear(torch.autograd.Function):
             active = gate * share
             grad_gate = inner * value * share * (1 + gate * (1 - share))
             grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
-        elif fused.runs(inputs):
+        elif ctx.kernels and fused.runs(inputs):
             grad_inputs, product = fused.gated_backward(inner.to(inputs.dtype), inputs)
         else:
             gate, value = inputs.chunk(2, -1)
@@ -137,7 +142,7 @@ class _SiluGatedLinear(torch.autograd.Function):
             grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
             grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
         grad_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
-        return grad_inputs, multiply(grad.T, product.to(grad.dtype).T).contiguous(), grad_bias
+        return grad_inputs, multiply(grad.T, product.to(grad.dtype).T).contiguous(), grad_bias, None
 
 
 class FeedForward(nn.Module):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_linear_attention import fused
+from causal_linear_attention.fused_outputs import aligned_rows
 from causal_linear_attention.transforms import in_transform, transformed
 
 
@@ -106,7 +106,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` into `fused.aligned_rows` where x is `(N, D)` of many rows; records no gradient."""
+    """`F.linear` into `aligned_rows` where x is `(N, D)` of many rows; records no gradient."""
     fits = x.shape[0] >= _FEW_ROWS and x.dim() == 2 and x.dtype == weight.dtype
     fits = fits and type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
     if (
@@ -117,7 +117,7 @@ def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     ):
         return F.linear(x, weight, bias)
     with torch.no_grad():
-        out = fused.aligned_rows(x, len(x), len(weight))
+        out = aligned_rows(x, len(x), len(weight))
         return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
 
 

@@ -31,7 +31,7 @@ class RMSNorm(nn.Module):
     layer keeps anyway, and one number a row.
 
     Attributes:
-        kernels: whether compiled kernels compute it where they run; see `choose_kernels`.
+        kernels: whether kernels compute it where they run; see `choose_kernels`.
     """
 
     eps = 1e-8
@@ -48,14 +48,14 @@ class RMSNorm(nn.Module):
         return _rms_norm(x, self.eps)[0]
 
 
-KERNELS = ("auto", "cpp", "cuda")
-"""Backends of attention with which compiled kernels run beside the causal product."""
+KERNELS = ("auto", "cpp", "cuda", "triton")
+"""Backends of attention with which kernels run beside the causal product, too."""
 
 
 def choose_kernels(model: nn.Module, backend: str) -> None:
-    """Let every RMSNorm of the model run compiled kernels with a backend of `KERNELS` alone."""
+    """Let the parts of the model that may run kernels do so with a backend of `KERNELS` alone."""
     for part in model.modules():
-        if isinstance(part, RMSNorm):
+        if isinstance(getattr(part, "kernels", None), bool):
             part.kernels = backend in KERNELS
 
 
@@ -97,7 +97,7 @@ class _RMSNorm(torch.autograd.Function):
         ctx.shape, ctx.p, ctx.eps = x.shape, p, eps
         ctx.compiled, total = "", None
         if kernels:
-            ctx.compiled = "cuda" if normalizes(x) else "cpp" if fused.runs(x) else ""
+            ctx.compiled = "cuda" if normalizes(x) else "fused" if fused.runs(x) else ""
         if ctx.compiled == "cuda" and y is None:
             out, root = rms_norm_forward(x, eps)
         elif ctx.compiled:

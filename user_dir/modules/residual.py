@@ -9,9 +9,9 @@ from .dropout import drops
 from .norms import is_plain_rms, rms_norm_of_sum
 
 
-def add_branch(x: Tensor, y: Tensor, dropout: FairseqDropout) -> Tensor:
-    """`x + dropout(y)`."""
-    if not _fits(x, dropout):
+def add_branch(x: Tensor, y: Tensor, dropout: FairseqDropout, kernels: bool) -> Tensor:
+    """`x + dropout(y)`, with `kernels` by them where they run."""
+    if not (kernels and _fits(x, dropout)):
         return x + dropout(y)
     return rms_norm_of_sum(x, y.to(x.dtype), *_drawn(dropout, x), None, keep=True)[0]
 
