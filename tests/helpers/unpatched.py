@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 import types
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -42,6 +43,7 @@ def serve() -> None:
     os.dup2(2, 1)  # fairseq's imports print
     for name in ("fairseq_cli.train", "fairseq.benchmark", "torch._dynamo"):
         import_module(name)
+    warm()
     while line := sys.stdin.readline():
         code, patched = json.loads(line)
         read, write = os.pipe()
@@ -55,6 +57,20 @@ def serve() -> None:
             output = stream.read()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps([status, output]), file=answers, flush=True)
+
+
+def warm() -> None:
+    """What each training composes, once; hydra's warnings count again afterwards."""
+    sys.path.insert(0, str(ROOT))
+    import_module("tests.helpers.registry").share()
+    sys.path.pop(0)
+    options, utils = import_module("fairseq.options"), import_module("fairseq.dataclass.utils")
+    words = ["--task", "dummy_lm", "--arch", "transformer_lm", "--lr", "0.1", "--optimizer"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for optimizer in ("sgd", "adam"):
+            read = options.parse_args_and_arch(options.get_training_parser(), [*words, optimizer])
+            utils.convert_namespace_to_omegaconf(read)
 
 
 def apply(code: str, patched: bool) -> NoReturn:
