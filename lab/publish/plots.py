@@ -150,7 +150,7 @@ def plot_points(
 
 
 def label_points(axis: Axes, points: Sequence[Point]) -> None:
-    """Each name where it covers no other and no point: beside its own, or up or down with a line to it."""
+    """Each name in the panel, over no other and no point: beside its own, or up or down with a line to it."""
     axis.figure.draw_without_rendering()  # the limits of the axes decide where names are
     renderer = axis.figure.canvas.get_renderer()
     places = axis.transData.transform([(point.x, point.y) for point in points])
@@ -173,7 +173,8 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
             )
             text.update_positions(renderer)
             box = Text.get_window_extent(text, renderer)  # without the line
-            if not any(box.overlaps(other) for other in taken):
+            within = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
+            if within and not any(box.overlaps(other) for other in taken):
                 break
         taken.append(box)
 
