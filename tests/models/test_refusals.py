@@ -60,12 +60,12 @@ def test_an_ensemble_by_its_names_or_a_wildcard(commands, trained, tmp_path):
     saved = sorted(trained[0].glob("checkpoint_1_*.pt"))
     assert checkpoint_files([f"{odd}:{saved[0]}"]) == [str(odd), str(saved[0])]
     assert checkpoint_files(f"{odd}:none.pt".split(":")) == [str(odd), "none.pt"]
-
-    def perplexity(path):
-        return float(evaluate(commands.data, path, "--tokens-per-sample", 32)["perplexity"])
-
-    assert perplexity(f"{odd}:{odd}") == pytest.approx(perplexity(odd), rel=1e-4)
-    assert perplexity(":".join(map(str, saved))) == perplexity(trained[0] / "checkpoint_1_*.pt")
+    assert checkpoint_files([str(trained[0] / "checkpoint_1_*.pt")]) == [str(path) for path in saved]
+    alone, twice = (
+        float(evaluate(commands.data, path, "--tokens-per-sample", 32)["perplexity"])
+        for path in (odd, f"{odd}:{odd}")
+    )
+    assert twice == pytest.approx(alone, rel=1e-4)
 
 
 def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):

@@ -1,6 +1,7 @@
 """The figures that need no model: made once, drawn from JSON alone, and what their tests find."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,16 +9,20 @@ from lab.figures import analyse
 from lab.figures.analyse import THEORY
 from lab.publish.analysis import pages
 from tests.helpers import commands
+from tests.helpers.once import filled_once
 
 SMALL = ("--length", 64, "--head-dim", 8)
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """The folder of all figures, small."""
-    folder = tmp_path_factory.mktemp("analysis")
-    commands.call(analyse, "theory", "--out", folder, *SMALL)
-    return folder
+    """A folder of all figures, small; tests draw in it."""
+
+    def fill(folder):
+        commands.call(analyse, "theory", "--out", folder, *SMALL)
+
+    drawn = filled_once(tmp_path_factory, "figures without a model", fill)
+    return shutil.copytree(drawn, tmp_path_factory.mktemp("analysis") / "out")
 
 
 def checks(out, name):
