@@ -1,6 +1,7 @@
 """Models of images: bits per dimension, accuracy, samples and completions; what does not fit."""
 
 import json
+import shutil
 from base64 import b64decode
 
 import numpy as np
@@ -28,19 +29,19 @@ def vit(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_bits_per_dimension_of_every_split(call, made, capsys):
-    found = {}
+def test_bits_per_dimension_of_every_split(call, made, tmp_path, capsys):
+    found, run = {}, shutil.copytree(made.run, tmp_path / "run")
     for splits in ("train,valid,test", "test"):
-        call(EVAL_IMAGES, made.run / "checkpoint_last.pt", "--split", splits)
+        call(EVAL_IMAGES, run / "checkpoint_last.pt", "--split", splits)
     for split in ("train", "valid", "test"):
-        found[split] = json.loads((made.run / f"checkpoint_last.{split}.json").read_text())
+        found[split] = json.loads((run / f"checkpoint_last.{split}.json").read_text())
     assert [found[split]["images"] for split in found] == [40, 9, 11]
     # Each byte is one of two levels, which a model that has learned the slope knows.
     assert 0.9 < found["test"]["bits_per_dimension"] < 2.0
     assert found["test"]["counted"] == 11 * 12 and found["test"]["updates"] == 80
     assert "bits per dimension on 11 images (test)" in capsys.readouterr().out
-    call(EVAL_IMAGES, made.run / "checkpoint_last.pt", "--batch-size", 3, "--out", made.run / "small.json")
-    small = json.loads((made.run / "small.json").read_text())["bits_per_dimension"]
+    call(EVAL_IMAGES, run / "checkpoint_last.pt", "--batch-size", 3, "--out", run / "small.json")
+    small = json.loads((run / "small.json").read_text())["bits_per_dimension"]
     assert small == pytest.approx(found["test"]["bits_per_dimension"], rel=1e-6)
 
 
