@@ -136,7 +136,7 @@ def _reached(start: int, after: list[list[int]], without: int) -> set[int]:
 
 
 def _rare(code: list[tuple[int, str]], after: list[list[int]]) -> set[int]:
-    """The functions reached only through a mark, and the marks."""
+    """The instructions reached only through a mark, and the marks."""
     marks = [i for i, (_, text) in enumerate(code) if text.startswith("PMTRIG")]
     everything = _reached(0, after, -1)
     return set().union(*({mark} | (everything - _reached(0, after, mark)) for mark in marks))

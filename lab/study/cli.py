@@ -265,7 +265,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     with locked(cells) as held:
         check_one_setting([*read_records(out, study), {"flags": cells[0].plan.flags}], out)
         prepare_data(cells, source)
-        runs = all_runs(cells) if study.tune else cells
+        runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
         while study.tune and not failures:
