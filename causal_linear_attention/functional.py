@@ -182,12 +182,13 @@ def causal_linear_attention_step(
     check_normalizer(normalize, eps)
     if scale is not None:
         check_scale(scale)
-    if _step_runs_compiled(q, k, v, state, log_decay):
+    run = _compiled_step(q, k, v, state, log_decay)
+    if run is operators.triton_step:  # which checks nothing
+        _check_step(q, k, v, state, log_decay, normalize)
+    if run is not None:
         try:
             decay = None if log_decay is None else log_decay.to(state.dtype).exp()
-            return operators.step(
-                q, k, v, state, normalize, eps, decay, 1.0 if scale is None else float(scale)
-            )
+            return run(q, k, v, state, normalize, eps, decay, 1.0 if scale is None else float(scale))
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
             _check_step(q, k, v, state, log_decay, normalize)
@@ -274,25 +275,28 @@ def _linear_attention(
     return out.to(v.dtype)
 
 
-def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None) -> bool:
-    """The compiled step has no derivative; the check is as short as the step."""
+def _compiled_step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None
+) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The kernels' step, which has no derivative, or None; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
-        return False
+        return None
     if log_decay is not None:
         check_tensors(log_decay=log_decay)
         if log_decay.dtype not in (torch.float32, q.dtype):
-            return False
+            return None
     if q.is_cuda:
-        compiled = select_backend("auto", q.device, q.dtype) == "cuda"
+        kernels = KERNELS.get(select_backend("auto", q.device, q.dtype))
     else:
-        compiled = _STEP_IS_COMPILED and q.is_cpu and q.dtype in KERNELS["cpp"].dtypes
-    if not compiled or composes():
-        return False
-    if not torch.is_grad_enabled():
-        return True
-    if q.requires_grad or k.requires_grad or v.requires_grad or state.requires_grad:
-        return False
-    return log_decay is None or not log_decay.requires_grad
+        kernels = KERNELS["cpp"] if _STEP_IS_COMPILED and q.is_cpu else None
+    if kernels is None or q.dtype not in kernels.dtypes or composes():
+        return None
+    if torch.is_grad_enabled():
+        if q.requires_grad or k.requires_grad or v.requires_grad or state.requires_grad:
+            return None
+        if log_decay is not None and log_decay.requires_grad:
+            return None
+    return kernels.step
 
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

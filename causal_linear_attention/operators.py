@@ -4,7 +4,7 @@
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
     causal_linear_attention::decayed_forward, decayed_backward    the same with decays, see below
     causal_linear_attention::triton_forward, triton_backward      both on Triton, see `triton_backend.py`
-    causal_linear_attention::step      one position, no derivative
+    causal_linear_attention::step, triton_step                    one position, no derivative
     causal_linear_attention::norm_step, block_step, linear_step, gated_step,
                              rms_norm, rms_norm_forward, rms_norm_backward    see `decoding.py`
 
@@ -46,6 +46,10 @@ _RESULTS = "-> (Tensor out, Tensor state, Tensor inverse"
 _GIVEN = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse"
 _REST = "Tensor? out=None, Tensor? cu_seqlens=None"
 _GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
+_STEP = (
+    f"Tensor q, Tensor k, Tensor v, Tensor state, {_OPTIONS}, Tensor? decay=None, {_SCALE}) "
+    "-> (Tensor out, Tensor state)"
+)
 _SCHEMAS = (
     f"forward({_FORWARD}, bool keep, {_PACKED}, {_SCALE}) {_RESULTS}, Tensor kept)",
     f"backward({_GIVEN}, Tensor kept, {_OPTIONS}, {_REST}, {_SCALE}) {_GRADIENTS}",
@@ -55,8 +59,8 @@ _SCHEMAS = (
     f"triton_forward({_FORWARD}, {_PACKED}, Tensor? decay=None, {_SCALE}) {_RESULTS})",
     f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}, Tensor? decay=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    f"step(Tensor q, Tensor k, Tensor v, Tensor state, {_OPTIONS}, Tensor? decay=None, {_SCALE}) "
-    "-> (Tensor out, Tensor state)",
+    f"step({_STEP}",
+    f"triton_step({_STEP}",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
     f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
     "-> Tensor",
@@ -79,6 +83,7 @@ decayed_backward = torch.ops.causal_linear_attention.decayed_backward.default
 triton_forward = torch.ops.causal_linear_attention.triton_forward.default
 triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
+triton_step = torch.ops.causal_linear_attention.triton_step.default
 
 
 def new_like(x: Tensor) -> Tensor:
@@ -186,6 +191,7 @@ def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, c
     return *new_gradients(q, k, v, state, normalize, cu_seqlens), new_decay_gradient(q, decay is not None)
 
 
+@register_fake(f"{NAMESPACE}::triton_step")
 @register_fake(f"{NAMESPACE}::step")
 def _(q, k, v, state, normalize, eps, decay=None, scale=1.0):
     return q.new_empty(*q.shape[:2], v.shape[-1]), state.new_empty(state.shape)

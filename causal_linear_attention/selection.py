@@ -28,6 +28,8 @@ class Kernels:
         dtypes: of q, k and v.
         attend: `(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state, scale=1) -> (out,
             state)`, differentiable.
+        step: `(q, k, v, state, normalize, eps, decay, scale) -> (out, state)` of one position, without a
+            derivative.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M of inputs of a dtype, with or without decays, if there is one.
     """
@@ -35,6 +37,7 @@ class Kernels:
     home: str
     dtypes: tuple[torch.dtype, ...]
     attend: Callable[..., tuple[Tensor, Tensor]]
+    step: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
     max_dim: Callable[[torch.dtype, bool], int | None] = lambda dtype, decays: None
 
@@ -44,12 +47,14 @@ KERNELS = {
         home="cpu",
         dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16),
         attend=operators.attend,
+        step=operators.step,
         reason=lambda device: extension.reason("cpp"),
     ),
     "cuda": Kernels(
         home="cuda",
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
         attend=operators.attend,
+        step=operators.step,
         reason=extension.reason_on_gpu,
         # The state stays in registers.
         max_dim=lambda dtype, decays: 256 if dtype.itemsize == 2 and not decays else 128,
@@ -58,6 +63,7 @@ KERNELS = {
         home="cuda",
         dtypes=triton_backend.DTYPES,
         attend=partial(operators.attend, triton=True),
+        step=operators.triton_step,
         reason=triton_backend.reason,
         max_dim=lambda dtype, decays: triton_backend.MAX_DIM,
     ),

@@ -27,6 +27,7 @@ MAX_DIM = 128
 _TILES = {torch.bfloat16: (32, 64), torch.float16: (32, 32), torch.float32: (16, 16), torch.float64: (16, 16)}
 DTYPES = tuple(_TILES)
 _SHORTEST_SEGMENT = 512  # rows
+_STEP_NUMBERS = 4096  # of the state in one program of `step`
 _KEPT_ROWS = 512  # over which the sum for log_decay's gradient runs, of chunks
 _OLDEST = (3, 6)
 _LOWEST_CAPABILITY = (8, 0)
@@ -218,7 +219,8 @@ class _Launches:
         kernels = _kernels()
         tensors = (a, b, c, out, out if outputs is None else outputs)
         rows = [y for x in tensors for y in (x, self.strides(x))]
-        self._launch(
+        _launch(
+            self.q,
             kernels.chunk_scan,
             (self.heads * self.segments[0], _parts(out.shape[-1], self.columns(out))),
             *(*rows, *entering, *leaving, inverse, slope, *self.decays),
@@ -255,7 +257,8 @@ class _Launches:
         block = self.columns(values)
         sums = self.q.new_empty(self.heads, number, size, dtype=accumulation_dtype(self.q.dtype))
         totals = None if self.decay is None else sums.new_empty(self.heads, number)
-        self._launch(
+        _launch(
+            self.q,
             kernels.segment_sums,
             (self.heads * number, _parts(values.shape[-1], block)),
             *(keys, self.strides(keys), values, self.strides(values), sums, inverse, slope),
@@ -268,13 +271,14 @@ class _Launches:
         )
         grid = (self.heads, _parts(size, 256))
         constants = {"SIZE": size, "REVERSE": reverse, "BLOCK": 256}
-        self._launch(kernels.prefix, grid, sums, totals, *entering, *leaving, number, **constants)
+        _launch(self.q, kernels.prefix, grid, sums, totals, *entering, *leaving, number, **constants)
         return (sums, 1), (None, 1)
 
-    def _launch(self, kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
-        if 0 not in grid:
-            with torch.cuda.device_of(self.q):
-                kernel[grid](*arguments, **constants)
+
+def _launch(like: Tensor, kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+    if 0 not in grid:
+        with torch.cuda.device_of(like):
+            kernel[grid](*arguments, **constants)
 
 
 def _kernels() -> ModuleType:
@@ -352,9 +356,45 @@ def backward(
     return *grads, grad_initial, grad_decay
 
 
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    normalize: bool,
+    eps: float,
+    decay: Tensor | None = None,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """The operator `triton_step` of `operators.py`: `step` for inputs of fitting shapes and types."""
+    import triton.language as tl
+
+    q, k, v, state = _dense(q), _dense(k), _dense(v), state.contiguous()
+    (batch, heads, keys), values = k.shape, v.shape[-1]
+    out, new_state = v.new_empty(batch, q.shape[1], values), torch.empty_like(state)
+    decays = None if decay is None else decay.expand(batch, heads)
+    key_block = _block(keys)
+    columns = min(_block(values), max(1, _STEP_NUMBERS // key_block))
+    rows = [y for x in (q, k, v) for y in (x, x.stride()[:2])]
+    _launch(
+        q,
+        _kernels().step,
+        (batch * heads, max(1, _parts(values, columns))),  # z changes even if there are no values
+        *(*rows, state, decays, (0, 0) if decays is None else decays.stride(), out, new_state),
+        *(heads, q.shape[1] // max(heads, 1), eps, scale),
+        KEYS=keys,
+        VALUES=values,
+        NORMALIZE=normalize,
+        KEY_BLOCK=key_block,
+        VALUE_BLOCK=columns,
+        ACC=tl.float64 if q.dtype == torch.float64 else tl.float32,
+    )
+    return out, new_state
+
+
 def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
-for _run in (forward, backward):
+for _run in (forward, backward, step):
     torch.library.impl(f"{NAMESPACE}::triton_{_run.__name__}", "default", _run)

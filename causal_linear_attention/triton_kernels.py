@@ -1,5 +1,7 @@
 """The Triton kernels: causal linear attention and each of its gradients as one scan over the rows of a head.
 
+`step` is one position, for decoding; the rest is about all other kernels.
+
     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
 
     KIND   a         b         c         direction
@@ -575,3 +577,59 @@ def prefix(
     if total is not None:
         of_head = owned(exists, head, total_group, True)
         tl.store(total + head // total_group * SIZE + element, state, of_head)
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step(
+    q,
+    q_strides,  # of batch and head; columns are dense
+    k,
+    k_strides,
+    v,
+    v_strides,
+    state,  # (batch, heads), heads as of k
+    decay,  # by batch and head, or None
+    decay_strides,
+    out,  # (batch, heads of q)
+    new_state,  # as state
+    heads,
+    group,  # heads of q for each of k
+    eps,
+    scale,
+    KEYS: tl.constexpr,  # D
+    VALUES: tl.constexpr,  # M
+    NORMALIZE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """One position: a program reads a block of columns of a state once, for all heads of q that share it."""
+    program = tl.program_id(0).to(tl.int64)
+    batch, head = program // heads, program % heads
+    key = tl.arange(0, KEY_BLOCK)
+    value = tl.program_id(1) * VALUE_BLOCK + tl.arange(0, VALUE_BLOCK)
+    offsets, exists = state_offsets(key, value, KEYS, VALUES, NORMALIZE, False)
+    of_z, has_key = key * (VALUES + 1) + VALUES, key < KEYS
+    state += program * KEYS * (VALUES + NORMALIZE)
+    new_state += program * KEYS * (VALUES + NORMALIZE)
+    numbers = tl.load(state + offsets, exists, 0.0)
+    z = tl.load(state + of_z, has_key, 0.0) if NORMALIZE else tl.zeros((KEY_BLOCK,), ACC)
+    if decay is not None:
+        e = tl.load(decay + batch * decay_strides[0] + head * decay_strides[1])
+        numbers, z = weakened(e, numbers), weakened(e, z)
+    keys = tl.load(k + batch * k_strides[0] + head * k_strides[1] + key, has_key, 0.0).to(ACC)
+    values = tl.load(v + batch * v_strides[0] + head * v_strides[1] + value, value < VALUES, 0.0).to(ACC)
+    numbers += keys[:, None] * values[None, :]
+    tl.store(new_state + offsets, numbers, exists)
+    if NORMALIZE:
+        z += keys
+        if tl.program_id(1) == 0:
+            tl.store(new_state + of_z, z, has_key)
+    for one in range(0, group):
+        of_head = q + batch * q_strides[0] + (head * group + one) * q_strides[1]
+        query = tl.load(of_head + key, has_key, 0.0).to(ACC)
+        found = tl.sum(query[:, None] * numbers, 0)
+        if NORMALIZE:
+            found = found / (tl.sum(query * z, 0) + eps)
+        place = out + (program * group + one) * VALUES + value
+        tl.store(place, (found * scale).to(out.dtype.element_ty), value < VALUES)

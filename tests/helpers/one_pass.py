@@ -31,6 +31,8 @@ def main() -> None:
         steps_of_a_layer(device, batch, heads, length, dim)
     if device == "cuda" and not triton_backend.reason(torch.device(device)):
         steps_of_a_layer(device, *SHAPES[-1][:4], triton_fused, (torch.bfloat16,))
+        q, v, state = (torch.rand(2, 3, *x, device=device) for x in [(20,), (33,), (20, 34)])
+        assert all(x.isfinite().all() for x in triton_backend.step(q, q, v, state, True, 1e-6))
     decoding_steps(device)
     print("done")
 

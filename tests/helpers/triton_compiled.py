@@ -37,10 +37,10 @@ def launches(
     batch: int = 1,
     rows: int = 4096,
 ) -> list[tuple[str, Any, tuple, dict]]:
-    """Title, kernel, arguments and constants of what forward and backward launch, once each."""
+    """Title, kernel, arguments and constants of what forward, backward and a step launch, once each."""
     found: dict[str, tuple] = {}
 
-    def record(self, kernel, grid, *arguments, **constants):
+    def record(like, kernel, grid, *arguments, **constants):
         title = " ".join(filter(None, [kernel.fn.__name__, constants.get("KIND")]))
         found.setdefault(title, (kernel, arguments, constants))
 
@@ -51,12 +51,15 @@ def launches(
         cu_seqlens = torch.tensor([0, 7, rows], dtype=torch.int32) if packed else None
         state = torch.zeros(batch + packed, 2, dim, width + normalize, dtype=wide)
         with (
-            mock.patch.object(triton_backend._Launches, "_launch", record),
+            mock.patch.object(triton_backend, "_launch", record),
             mock.patch.object(triton_backend, "_multiprocessors", lambda device, n=processors: n),
         ):
             out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6, cu_seqlens, True, decay)
             arguments = (q, q, v, state, inverse, normalize, 1e-6, out, cu_seqlens, decay)
             triton_backend.backward(v, state, *arguments)
+            token = (x.new_zeros(batch, 2, x.shape[-1]) for x in (q, q, v))
+            factors = None if decay is None else torch.ones(batch, 2, dtype=wide)
+            triton_backend.step(*token, state[:batch], normalize, 1e-6, factors)
     return [(title, *launch) for title, launch in found.items()]
 
 

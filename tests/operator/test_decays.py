@@ -269,12 +269,8 @@ def test_steps(normalize):
     torch.testing.assert_close(scaled, plain / 2)
 
 
-@cpp
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("isa", extension.available_instruction_sets())
-def test_compiled_steps_of_grouped_heads(isa, dtype):
-    """Of any sizes and strides, against PyTorch's path, which runs where there are gradients."""
-    extension.choose_instruction_set(isa)
+def compare_steps(run, dtype, device="cpu"):
+    """Of any sizes and strides, with PyTorch's path, which runs where there are gradients."""
     wide = torch.promote_types(dtype, torch.float32)
     sizes = [(2, 3, 2, 8, 33), (1, 1, 7, 5, 300), (3, 2, 3, 64, 64), (1, 2, 2, 0, 3)]
     for batch, heads, group, dim, width in sizes:
@@ -282,16 +278,24 @@ def test_compiled_steps_of_grouped_heads(isa, dtype):
             q, k = (torch.rand(dim, x, batch).permute(2, 1, 0).to(dtype) for x in (heads * group, heads))
             v = torch.randn(batch, width, heads).mT.to(dtype)
             state = torch.rand(batch, width + normalize, heads, dim, dtype=wide).permute(0, 2, 3, 1)
+            q, k, v, state = (x.to(device) for x in (q, k, v, state))
             for decay in (None, of_heads((batch, heads)), wild((heads, batch)).T):
-                decay = None if decay is None else decay.to(wide)
+                decay = None if decay is None else decay.to(device, wide)
                 torch.set_num_threads(1 + normalize)
-                given = (q, k, v, state)
                 options = {"log_decay": decay, "normalize": normalize, "scale": 0.5}
-                found = causal_linear_attention_step(*given, **options)
+                found = run(q, k, v, state, **options)
                 leaf = state.clone().requires_grad_()
                 expected = [x.detach() for x in causal_linear_attention_step(q, k, v, leaf, **options)]
                 assert found[0].dtype == dtype and found[0].shape == (batch, heads * group, width)
                 torch.testing.assert_close(found, tuple(expected), rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@cpp
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("isa", extension.available_instruction_sets())
+def test_compiled_steps_of_grouped_heads(isa, dtype):
+    extension.choose_instruction_set(isa)
+    compare_steps(causal_linear_attention_step, dtype)
 
 
 @cpp

@@ -17,7 +17,6 @@ from causal_linear_attention import (
     causal_linear_attention_step,
     extension,
     functional,
-    operators,
     select_backend,
     selection,
 )
@@ -172,12 +171,22 @@ def test_kernels_after_the_selected_ones_are_not_asked(gpu, monkeypatch, caplog)
     assert caplog.messages == ["causal linear attention runs on backend cuda on cuda:0"]
 
 
-@pytest.mark.parametrize("selected", ["cuda", "torch"])
+@pytest.mark.parametrize("selected", ["cuda", "triton", "torch"])
 def test_a_decoding_step_on_a_gpu_is_one_operator_where_the_kernels_run(monkeypatch, selected):
     calls = []
     monkeypatch.setattr(functional, "select_backend", lambda *_: selected)
-    monkeypatch.setattr(operators, "step", lambda *arguments: calls.append(arguments))
+    for name, kernels in selection.KERNELS.items():
+        counted = dataclasses.replace(kernels, step=lambda *_, name=name: calls.append(name))
+        monkeypatch.setitem(selection.KERNELS, name, counted)
     with FakeTensorMode(), torch.no_grad():
         q, v, state = (torch.empty(2, 3, *x, device="cuda") for x in [(4,), (5,), (4, 5)])
         causal_linear_attention_step(q, q, v, state)
-    assert len(calls) == (selected == "cuda")
+    assert calls == ([] if selected == "torch" else [selected])
+
+
+def test_the_step_on_triton_refuses_what_would_read_beyond_a_tensor(monkeypatch):
+    monkeypatch.setattr(functional, "select_backend", lambda *_: "triton")
+    with FakeTensorMode(), torch.no_grad():
+        q, v, state = (torch.empty(2, 3, *x, device="cuda") for x in [(4,), (5,), (4, 4)])
+        with pytest.raises(ValueError, match="initial_state|state"):
+            causal_linear_attention_step(q, q, v, state)

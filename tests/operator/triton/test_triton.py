@@ -208,6 +208,22 @@ def test_opcheck_with_decays(device):
     assert set(torch.library.opcheck(operators.triton_backward, arguments).values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+def test_steps(device, dtype):
+    def step(q, k, v, state, log_decay, normalize, scale):
+        decay = None if log_decay is None else log_decay.exp()
+        return operators.triton_step(q, k, v, state, normalize, 1e-6, decay, scale)
+
+    test_decays.compare_steps(step, dtype, device)
+
+
+def test_opcheck_of_a_step(device):
+    q, k, v, state, *_ = (x.to(device) for x in draw((2, 2, 1, 4, 3), torch.float32, True))
+    for decay in (None, torch.rand(2, device=device)):
+        arguments = (q[:, :, 0], k[:, :, 0], v[:, :, 0], state, True, 1e-6, decay)
+        assert set(torch.library.opcheck(operators.triton_step, arguments).values()) == {"SUCCESS"}
+
+
 @pytest.mark.parametrize("strides", ["projected", "sliced", "columns"])
 def test_strides(device, strides):
     check("triton", (2, 3, 20, 6, 9), torch.float32, True, strides, device=device)
@@ -285,7 +301,7 @@ def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
     """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
     case = "80:bfloat16:1:17:1"
     kernels = compiled(root, tmp_path, case, f"{case}:packed", f"{case}:decayed")
-    assert len(kernels) == 18
+    assert len(kernels) == 21
     for found in kernels:
         spilled = 128 if "decayed" in found["case"] else 0
         assert found["stack"] <= spilled and found["shared"] <= 99 * 1024, found
