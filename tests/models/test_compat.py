@@ -195,7 +195,7 @@ assert made.get_lr() == again.get_lr() == 0.05
             original = getattr(os, name)
             def call(*args):
                 what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[-1]
-                calls.append((name, re.sub(r"^\.[0-9a-f]{8}\.", "", os.path.basename(what))))
+                calls.append((name, re.sub(r"^[.][0-9a-f]{8}[.]", "", os.path.basename(what))))
                 return original(*args)
             setattr(os, name, call)
         record("fsync"), record("replace")
