@@ -5,7 +5,7 @@ from multiprocessing import forkserver, resource_tracker
 
 PRELOADED = ["lab.run.process", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
-PRELOADED += ["tests.helpers.warmed"]
+PRELOADED += ["lab.study.worker", "tests.helpers.forked", "tests.helpers.warmed"]
 VARIABLES = {"_forkserver_address": "FORK_SERVER_OF_TESTS", "_forkserver_authkey": "FORK_SERVER_KEY"}
 """Attributes of multiprocessing's server (a key from Python 3.14 on), and where others find them."""
 

@@ -6,6 +6,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import user_dir  # noqa: F401  (registers the architecture)
+from lab.provenance import measured_sources
 from tests.helpers import registry
 
 LM = "--task language_modeling --criterion chunked_cross_entropy --lr-scheduler inverse_sqrt"
@@ -24,4 +25,5 @@ registry.share()
 for choices in USUAL:
     words = ["nowhere", "--optimizer", "adam", "--lr", "0.1", *choices.split()]
     convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+measured_sources("lab")  # hashes each file once
 gc.freeze()  # so that no collection in a fork walks through the modules, and copies their pages
