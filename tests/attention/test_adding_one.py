@@ -34,7 +34,8 @@ ROW = """    Mechanism(
     ),
 """
 CHECK = """
-from fairseq.models import ARCH_MODEL_REGISTRY
+from lab.run.process import import_quickly
+ARCH_MODEL_REGISTRY = import_quickly("fairseq.models").ARCH_MODEL_REGISTRY
 import user_dir
 from lab.methods import ATTENTIONS, LANGUAGE_MODELS
 from lab.study.declaration import read_study
@@ -58,7 +59,7 @@ def replace(path, old, new):
 
 
 def test_a_new_attention_is_everywhere_after_three_files(tmp_path):
-    ignored = shutil.ignore_patterns("__pycache__", "csrc")
+    ignored = shutil.ignore_patterns("csrc")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "user_dir" / "attention" / "mean.py").write_text(FILE, encoding="utf-8")
