@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from conventions.mechanisms import MECHANISMS
@@ -175,14 +175,23 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
         ]
     if name not in study_names():
         return []
-    study, found = read_study(name), []
     names = (item["item"], f"{item['paper']}, {item['item']}")
-    for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
+    return [one for where, one in judged_claims(name, RESULTS) if where in names]
+
+
+@cache
+def judged_claims(name: str, results: Path) -> list[tuple[str, Judged]]:
+    """The claims that a study comes to a verdict on, each with its place in the papers."""
+    study, found = read_study(name), []
+    for group, records in groups_of(study, shown_records(study, results / study.name)).items():
         page = f"[{', '.join([name, *group])}]({name}/README.md)"
         found += [
-            Judged(claim.says, verdict.paper, verdict.effect, verdict.outcome, page, size_of(records))
+            (
+                claim.where,
+                Judged(claim.says, verdict.paper, verdict.effect, verdict.outcome, page, size_of(records)),
+            )
             for claim, verdict in verdicts(study, records)
-            if claim.where in names and verdict.outcome != NOT_RUN
+            if verdict.outcome != NOT_RUN
         ]
     return found
 
@@ -263,6 +272,7 @@ def filled(text: str, document: Path) -> str:
 
 def texts() -> dict[Path, str]:
     """The documents, and how they should read after the measured results."""
+    judged_claims.cache_clear()  # records may be newer than an earlier call
     return {one: filled(one.read_text(encoding="utf-8"), one) for one in filter(Path.is_file, DOCUMENTS)}
 
 
