@@ -111,11 +111,9 @@ def longest_first(items, workers):
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
-    import torch  # a process that only hands out tests does not need it
+    from tests.helpers.cases import seed  # imports torch, which a process that hands out tests does not need
 
-    from tests.helpers.cases import SEED
-
-    torch.manual_seed(SEED)
+    seed()
 
 
 @pytest.fixture(scope="session")

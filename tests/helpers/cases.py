@@ -30,10 +30,17 @@ def exhaustive(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
+def seed() -> None:
+    """Seed the CPU and the GPUs that are there: `torch.manual_seed` formats the stack for each absent kind."""
+    torch.default_generator.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(SEED)
+
+
 @contextmanager
 def case(*about: object) -> Iterator[None]:
     """Begin as a test of its own would; an error says in which case it happened."""
-    torch.manual_seed(SEED)
+    seed()
     try:
         yield
     except Exception as error:
