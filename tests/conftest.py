@@ -71,6 +71,7 @@ def pytest_deselected(items):
 
 
 def pytest_sessionfinish(session):
+    gc.freeze()  # pytest collects five times before it ends
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = session.config.stash.get(NOT_RUN, 0)
 

@@ -31,7 +31,7 @@ def exhaustive(*values: object) -> Any:
 
 
 def seed() -> None:
-    """Seed the CPU and the GPUs that are there: `torch.manual_seed` formats the stack for each absent kind."""
+    """Seed the CPU and any GPUs; for each absent kind of device `torch.manual_seed` formats the stack."""
     torch.default_generator.manual_seed(SEED)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(SEED)
