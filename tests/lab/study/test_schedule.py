@@ -1,9 +1,7 @@
 """What a command shows of a running cell and says of a failed one."""
 
 import errno
-import os
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -11,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from lab.commands import quickstart
-from lab.files import ROOT
 from lab.run.log import SECONDS_OF_SILENCE
 from lab.study.schedule import Follower, RunningCell
+from tests.helpers import forked
 
 
 def test_what_a_cell_does_is_said_while_its_log_is_silent(tmp_path, capsys):
@@ -80,9 +78,10 @@ def test_why_a_cell_has_failed(tmp_path, code, said, reason):
 
 
 FULL = """
-import os, sys
+import sys
 from pathlib import Path
 from lab.study import worker
+sys.stdout = open(1, "w", closefd=False)  # fails at the end of the block, when it is flushed
 worker.open_to_append = lambda log: log.open("ab")  # which refuses a device
 try:
     with worker.output_to(Path(sys.argv[1])):
@@ -92,9 +91,8 @@ except OSError as error:
 """
 
 
-def test_what_is_wrong_is_said_where_a_full_disk_takes_no_log():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("PYTHONUNBUFFERED", None)  # fails at once, within the block
-    command = [sys.executable, "-c", FULL, "/dev/full"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+def test_what_is_wrong_is_said_where_a_full_disk_takes_no_log(tmp_path, monkeypatch):
+    (tmp_path / "full.py").write_text(FULL)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = forked.run([sys.executable, "-m", "full", "/dev/full"], check=True)
     assert done.stdout.splitlines()[-1] == str(errno.ENOSPC)
