@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from benchmarks.measuring import PeakMemory, timed
-from benchmarks.models import SEQUENCE_METHODS, Size
+from benchmarks.models import SEQUENCE_METHODS, Size, model_config
 from benchmarks.run import CostBenchmark
 from lab.console import Parser, names, run_command
 from lab.methods import ATTENTIONS, Method
@@ -116,15 +116,14 @@ def settings_of(name: str, size: Size) -> dict[str, Any]:
 
 def build_image_model(name: str, images: str, size: Size, device: str) -> tuple[nn.Module, Any]:
     """The model in evaluation mode on a device, and its task."""
-    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+    from fairseq.models import MODEL_REGISTRY
 
-    import user_dir  # noqa: F401  (registers the models)
     from user_dir.tasks.image_data import ImageShape
     from user_dir.tasks.pixels import PixelTask, PixelTaskConfig
 
     shape = ImageShape(*SHAPES[images])
     task = PixelTask(PixelTaskConfig(data="", tokens_per_sample=shape.dims), shape)
-    config = MODEL_DATACLASS_REGISTRY["pixel_linear"](**settings_of(name, size))
+    config = model_config("pixel_linear", **settings_of(name, size))
     model = MODEL_REGISTRY["pixel_linear"].build_model(config, task)
     return model.to(torch.device(device)).eval(), task
 

@@ -42,7 +42,7 @@ from lab.publish.costs import (
 )
 from lab.publish.plots import plot_curves
 
-# The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
+# The vocabulary of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
 LENGTHS = [1000, 2000, 3000, 4000, 5000]
 QUICK_LENGTHS = [128, 256]  # no shorter than the landmarks of some methods
@@ -260,10 +260,9 @@ def settings_for(
     size, plan = (TINY, QUICK) if quick else (BASE, FULL[device])
     described = None
     if data:
-        # Here, since fairseq logs when it is imported.
-        from lab.run.kinds import KINDS
+        from lab.run.kinds import KINDS as KINDS_OF_DATA  # loads fairseq, which only --data needs here
 
-        reviews = KINDS["lra"].open_data(data.absolute(), ("train",))
+        reviews = KINDS_OF_DATA["lra"].open_data(data.absolute(), ("train",))
         if reviews.task != "text":
             raise UserError(f"{data} holds {reviews.task}; the benchmark reads text")
         described = identify(reviews.folder)

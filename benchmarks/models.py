@@ -1,6 +1,7 @@
 """The models that are benchmarked, as fairseq builds them, on random data: sizes, attentions, flags, batches.
 
-fairseq is imported where it is needed, since it logs when it is imported; so is what needs hydra.
+Here and in the benchmarks, the functions that build models import fairseq and the plugin: that takes three
+seconds, which only the process that measures a case needs to spend.
 """
 
 import json
@@ -19,6 +20,7 @@ from lab.data.lra.tasks import TASKS
 from lab.methods import ATTENTIONS, VANILLA, Method
 from lab.publish.plots import tint
 from lab.run.process import import_quickly
+from lab.run.recipe import as_flag
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 
@@ -77,6 +79,14 @@ LRA_TITLES = {
 GREY_VALUES = 256
 
 
+def model_config(architecture: str, **settings: Any) -> Any:
+    """fairseq's configuration of an architecture: its defaults, with `settings` in their place."""
+    import_quickly("user_dir")
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    return MODEL_DATACLASS_REGISTRY[architecture](**settings)
+
+
 class LanguageModel:
     """A model with its task, loss and optimizer, built from the flags a user would type.
 
@@ -94,8 +104,6 @@ class LanguageModel:
         import_quickly("user_dir")
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-        from lab.run.recipe import as_flag
 
         settings = self.settings(architecture, size, length, positions)
         flags = [word for key, value in settings.items() for word in as_flag(key, value)]
@@ -145,7 +153,7 @@ class LanguageModel:
             "share_decoder_input_output_embed": True,
         }
         if architecture == VANILLA:
-            # fairseq's defaults for these two are those of the base size, not the width.
+            # fairseq's defaults for these two are widths of the base size.
             settings |= {"decoder_input_dim": size.width, "decoder_output_dim": size.width}
         return settings
 

@@ -5,7 +5,7 @@ Forward, forward + backward and the decoding step of the compiled kernels, of th
 quadratic product, of scaled_dot_product_attention (softmax) and, where installed, of
 pytorch-fast-transformers and flash-linear-attention: one run, rounds interleaved, medians with their range.
 Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
-Writes operator_cost.json, .md and (with matplotlib) .png into the folder of --out. On a CPU the heap decides
+Writes operator_cost.json, .md and .png into the folder of --out. On a CPU the heap decides
 much of the time at long lengths, so everything is measured with freed memory kept ("heap kept") and the
 longest length again with the C library's defaults ("heap stock"), without and with huge pages, each in its
 own process.
@@ -307,10 +307,7 @@ def main() -> None:
     result["memory"] = memory(options, dtype)
     result["goals"] = goals(result)
     write_json(path, result)
-    if find_spec("matplotlib"):
-        plot(result, path.with_suffix(".png"))
-    else:
-        print("matplotlib is not installed: no operator_cost.png", file=sys.stderr)
+    plot(result, path.with_suffix(".png"))
     write_tables(path, markdown(result))
 
 

@@ -1,6 +1,5 @@
 """`operator_cost.py --decay`: time with decays, against that without and the chunked formula in PyTorch."""
 
-import importlib.util
 import statistics
 import sys
 from functools import partial
@@ -15,6 +14,7 @@ from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention
 from lab.files import json_with, write_json
 from lab.provenance import environment
+from lab.publish.plots import Curve, plot_curves
 from lab.publish.tables import markdown_table, ran_on, spread, where
 
 DIMS, LENGTH, ROWS = (32, 64, 128), 4096, 32
@@ -42,7 +42,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> T
 
 
 def decay_costs(options) -> None:
-    """Measure every width; write decay.json after each, then decay.md and decay.png (needs matplotlib)."""
+    """Measure every width; write decay.json after each, then decay.md and decay.png."""
     device, dtype = options.device, getattr(torch, options.dtype)
     length = max(LENGTH // options.quicker, *CHUNKS)
     result = {"environment": environment(device), "main": ours(device, dtype, max(DIMS)), "records": []}
@@ -63,8 +63,7 @@ def decay_costs(options) -> None:
                 result["records"].append(record)
         write_json(path, result)
     write_tables(path, decay_report(result))
-    if importlib.util.find_spec("matplotlib"):
-        plot(result, path.with_suffix(".png"))
+    plot(result, path.with_suffix(".png"))
 
 
 def call(function, inputs, grad: Tensor, part: str):
@@ -82,8 +81,6 @@ def call(function, inputs, grad: Tensor, part: str):
 
 def plot(result: dict, path: Path) -> None:
     """The least time over that without decays against the width, forward and forward + backward."""
-    from lab.publish.plots import Curve, plot_curves
-
     panels = []
     for part in (FORWARD, BOTH):
         least = {(r["name"], r["dim"]): min(r["ms"]) for r in result["records"] if r["part"] == part}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks.operator_peers import BOTH, FAST, FAST_TUNED, FLA, FORWARD, QUADRATIC, SOFTMAX
 from lab.publish.costs import Goal, goal_table
+from lab.publish.plots import PALEST, Curve, plot_curves, tint
 from lab.publish.tables import markdown_table, ran_on, spread, where
 
 ONE_HEAD = "one head, forward + backward"
@@ -81,9 +82,7 @@ def _rates(result: dict) -> str:
 
 
 def plot(result: dict, path: Path) -> None:
-    """Time against length, forward and forward + backward, medians, the heap kept. Needs matplotlib."""
-    from lab.publish.plots import PALEST, Curve, plot_curves, tint
-
+    """Time against length, forward and forward + backward, medians, the heap kept."""
     settings, panels = result["settings"], []
     for part in (FORWARD, BOTH):
         records = [r for r in result["records"] if r["part"] == part and r["heap"] in ("kept", "")]

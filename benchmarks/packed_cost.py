@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What packed sequences gain over padded ones: in the operator, and what they could gain in training.
 
-The lengths are those of the training text in DATA: its lines, and runs of whole lines of one document of at
+The lengths are taken from the training text in DATA: its lines, and runs of whole lines of one document of at
 most 512 tokens (fairseq's --sample-break-mode eos and complete_doc). Measured are the operator on 4,096
 tokens (packed, a loop over the sequences, padded to the longest, and one sequence of the same length), the
 share of padding in fairseq's batches, whose sequences are of similar length, and training steps on such
@@ -20,6 +20,7 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import numpy as np
 import torch
+from fairseq.data import TokenBlockDataset, data_utils
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -76,21 +77,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def lengths_of(data: Path, mode: str) -> np.ndarray:
     """Tokens of each training sequence, in the text's order, as fairseq cuts it; longer ones left out."""
-    # Here and below, since fairseq logs when it is imported.
-    from fairseq.data import TokenBlockDataset
-    from fairseq.data.data_utils import load_indexed_dataset
-
-    text = load_indexed_dataset(str(data / "train"))
+    text = data_utils.load_indexed_dataset(str(data / "train"))
     found = TokenBlockDataset(text, text.sizes, LONGEST, pad=1, eos=2, break_mode=mode).sizes
     return found[found <= LONGEST].astype(np.int64)
 
 
 def batches_of(lengths: np.ndarray) -> list[np.ndarray]:
     """The lengths in each of fairseq's batches of at most TOKENS tokens, padding included."""
-    from fairseq.data.data_utils import batch_by_size
-
-    order = np.argsort(lengths, kind="stable")
-    batches = batch_by_size(order, lengths.__getitem__, num_tokens_vec=lengths[order], max_tokens=TOKENS)
+    order, size_of = np.argsort(lengths, kind="stable"), lengths.__getitem__
+    batches = data_utils.batch_by_size(order, size_of, num_tokens_vec=lengths[order], max_tokens=TOKENS)
     return [lengths[batch] for batch in batches]
 
 
@@ -213,7 +208,7 @@ def main() -> None:
     check_output(path, RESULT, beside=(".md",), makes_folder=True)
     data = open_prepared(arguments.data, ("train",)).folder
     torch.manual_seed(0)
-    # First, since it loads the plugin, which mends fairseq.
+    # First: it loads the plugin, which repairs fairseq's `batch_by_size`.
     model = LanguageModel(ARCHITECTURE, SMALL, LONGEST, TOKENS, device)
     records = []
     for mode in MODES:

@@ -19,7 +19,7 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import torch
 
-from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.models import TINY, LanguageModel, Size, model_config
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from lab.console import Parser, count, run_command
@@ -58,9 +58,7 @@ def encoder_settings(architecture: str, size: Size) -> dict[str, Any]:
     Where an architecture differs from RoBERTa's base size (FLASH has twice the layers, one head, …), the
     ratio is kept; at `BASE` all are the architecture's own defaults.
     """
-    from fairseq.models import MODEL_DATACLASS_REGISTRY
-
-    own = MODEL_DATACLASS_REGISTRY[architecture]()
+    own = model_config(architecture)
     settings = {
         "encoder_layers": own.encoder_layers * size.layers // BASE.layers,
         "encoder_embed_dim": size.width,

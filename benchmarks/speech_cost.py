@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.models import SEQUENCE_METHODS, Size
+from benchmarks.models import SEQUENCE_METHODS, Size, model_config
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from lab.console import run_command
@@ -52,9 +52,6 @@ class SpeechEncoder(nn.Module):
     """
 
     def __init__(self, method: str, size: Size, longest: int) -> None:
-        from fairseq.models import MODEL_DATACLASS_REGISTRY
-
-        import user_dir  # noqa: F401  (registers the models)
         from user_dir.models.stack import build_layers, planned_layers
         from user_dir.modules import SinusoidalPositions
 
@@ -70,7 +67,7 @@ class SpeechEncoder(nn.Module):
             "max_positions": longest,
             **chosen.settings,
         }
-        cfg = MODEL_DATACLASS_REGISTRY["roberta_softmax"](**settings)
+        cfg = model_config("roberta_softmax", **settings)
         self.embed = nn.Linear(FILTERBANKS, size.width)
         self.positions = SinusoidalPositions(size.width, padding_idx=-1)
         self.layers = build_layers(cfg, "encoder", planned_layers(cfg, "encoder", chosen.plan))
@@ -130,7 +127,7 @@ MEASURES = {"training": partial(measure_steps, build=SpeechModel)}
 
 
 def found(results: Results, name: str) -> Cell | None:
-    """What was measured of an attention."""
+    """The figures of an attention."""
     [longest] = results["settings"]["lengths"]
     return cell(results, "training", name, longest)
 

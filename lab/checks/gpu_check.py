@@ -27,7 +27,7 @@ Every part writes a log to DIR, which also holds gpu_check.json and, with all re
 part that fails or takes too long does not stop the next one; a part in which nothing ran has failed. After
 ten minutes the command ends, with exit code 75 if parts are left: run it again for these and for the failed
 ones. PYTHON names the interpreter (default: .venv's, else python3); it needs torch, setuptools, pytest and
-hypothesis, and for models also fairseq. The command downloads nothing.
+hypothesis, for speed also matplotlib and hydra-core, for models fairseq. The command downloads nothing.
 """
 
 import argparse
@@ -56,6 +56,7 @@ from lab.console import Parser, add_out_dir, out_dir
 from lab.errors import UserError
 from lab.files import ROOT, check_output_folder, read_json, write_atomically, write_json
 from lab.provenance import environment, hardware, portable_command
+from lab.run.launch import gpu_count
 from lab.run.log import peak_memory, read_log
 
 NO_GPU = 2
@@ -196,20 +197,12 @@ def speed_of_training(log: Path) -> dict[str, float]:
     return figures | {"peak_memory_bytes": peak_memory(records)}
 
 
-def has_gpu() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def machine(dry: bool) -> dict[str, Any]:
     """What the results depend on: the GPU and the sources of its kernels."""
-    from causal_linear_attention.sources import fingerprint  # loads torch
+    from causal_linear_attention.sources import fingerprint  # loads torch, which takes seconds
 
     sources = fingerprint(ROOT / "causal_linear_attention" / "csrc")
-    gpu = "" if dry else hardware("cuda" if has_gpu() else "cpu").get("gpu", "")
+    gpu = "" if dry else hardware("cuda" if gpu_count() else "cpu").get("gpu", "")
     return {"sources": sources, "gpu": gpu, "dry_run": dry}
 
 
@@ -236,7 +229,7 @@ def pack(out: Path) -> None:
 def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SECONDS) -> int:
     """Run the missing parts, write record and archive after each, and return the exit code."""
     deadline = time.monotonic() + seconds
-    results, where = earlier(out / RECORD, here), environment("cuda" if has_gpu() else "cpu")
+    results, where = earlier(out / RECORD, here), environment("cuda" if gpu_count() else "cpu")
     order = dict.fromkeys([*results, *(part.name for part in chosen)])
     waiting = []
     for part in chosen:
@@ -275,7 +268,7 @@ def show(result: dict[str, Any], when: str = "") -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Run the parts of a stage that are missing; the exit code says how it went."""
-    if not options.dry_run and not has_gpu():
+    if not options.dry_run and not gpu_count():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)
     out = options.out.resolve()

@@ -132,10 +132,11 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
     loss = [PYTHON, "-m", "benchmarks.loss_cost", *device, "--out", str(out)]
     loss += ["--tokens", "64", "--width", "8"] if dry else ["--tokens", "32768"]
     loss += ["--vocabulary", *(["300"] if dry else ["33280", "267744"])]
-    models = ("torch", "fairseq")
+    drawing = ("torch", "matplotlib", "hydra")
+    models = (*drawing, "fairseq")
     return [
-        Part("anchor", anchor, 200),  # flash-linear-attention tries many kernels first
-        Part("operator", operator, 100),
+        Part("anchor", anchor, 200, drawing),  # flash-linear-attention tries many kernels first
+        Part("operator", operator, 100, drawing),
         Part("lm", lm, 110, models),
         Part("roberta", roberta, 90, models),
         Part("loss", loss, 90, models),
@@ -205,7 +206,7 @@ def make_kernels(device: str) -> None:
 
 def write_random_words(dest: Path, words: int, tokens: int) -> None:
     """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
-    import torch
+    import torch  # here, since gpu_check only lists the parts
 
     from lab.data.preparation import write_rows
 

@@ -229,7 +229,7 @@ def main(options: argparse.Namespace) -> None:
     """Run the subcommand, unless its JSON files are drawn again."""
     check_output_folder(options.out, "--out")
     if options.what == "report":
-        from lab.publish.analysis import write_report
+        from lab.publish.analysis import write_report  # loads matplotlib
 
         write_report(options.out.absolute())
     elif options.redraw:

@@ -125,8 +125,8 @@ def result_files(
 ) -> dict[str, Path]:
     """By split the file of its result: --out, or <checkpoint>.<split> with `ending`.
 
-    Raises UserError for one that cannot be written, or that holds something else than a result of `command`
-    (`ours`), or that of another checkpoint or split. If another command evaluates the model, it names that.
+    UserError for a file that cannot be written or holds anything but a result (`ours`) of `command` for
+    this checkpoint and split; the message names another command if the model needs it.
     """
     check_one_model("CHECKPOINT", str(checkpoint))
     if options.out and len(options.splits) > 1:
@@ -206,7 +206,7 @@ def evaluate_perplexity(options: Namespace) -> None:
 
 def evaluate_with_state(options: Namespace) -> None:
     """For `evaluate ppl --carry-state`."""
-    from lab.measure import carried_state  # draws with matplotlib, whose import takes half a second
+    from lab.measure import carried_state  # loads matplotlib: half a second
 
     path, ours = options.checkpoint.absolute(), json_with(*CARRIED_KEYS)
     files = result_files(PPL_SCRIPT, options, path, ours, ".carried.json", carried_state.BESIDE)

@@ -360,7 +360,7 @@ def is_current(study: Study, record: Record) -> bool:
     now = Cell(plan, choices, cell["seed"], chosen=record.get("tuned", {}).get("chosen"))
     if not now.exists():
         return False
-    # With `start: given` the fingerprint holds that of the checkpoint, which may not be here.
+    # With `start: given` the fingerprint includes the checkpoint's, and the checkpoint may not be here.
     same = study.start == GIVEN or record[FINGERPRINT] == now.fingerprint()
     return same and settings_mark(record) == fingerprint([now.experiment.settings, now.own_flags()])
 
@@ -478,7 +478,7 @@ def check_one_setting(records: Sequence[Record], out: Path) -> None:
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
-    from lab.publish.plots import Curve, colors_of, plot_curves
+    from lab.publish.plots import Curve, colors_of, plot_curves  # loads matplotlib: half a second
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
     title, panels = ", ".join(next(iter(groups_of(study, records)))), []

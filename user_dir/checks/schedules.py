@@ -4,6 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from ..errors import UserError
 
@@ -39,9 +41,6 @@ def check_schedule(cfg: Any) -> None:
     Raises:
         UserError: for a schedule that divides by zero at the end of its warm-up, or cannot be built.
     """
-    from fairseq.optim import FairseqOptimizer
-    from fairseq.optim.lr_scheduler import build_lr_scheduler
-
     name = getattr(cfg.lr_scheduler, "_name", None)
     if name in (None, FROM_THE_OPTIMIZER):
         return

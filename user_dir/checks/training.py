@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models import (
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqLanguageModel,
+)
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from ..errors import UserError
 from .settings import check_log_file, check_writable
@@ -155,15 +163,13 @@ def _is_in_torchrun() -> bool:
 
 
 def _is_in_slurm() -> bool:
-    """As fairseq finds out."""
+    """Whether Slurm has started this process, by the test that fairseq makes."""
     named = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
     return bool(named) and shutil.which("scontrol") is not None
 
 
 def check_criterion(cfg: Any) -> None:
     """UserError for a loss that the model or the other settings cannot have."""
-    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
-
     criterion, arch = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.model))
     model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
     if criterion in OF_MASKED_TEXT and issubclass(model, FairseqLanguageModel):
@@ -204,9 +210,6 @@ def check_task_of_model(parsed: Namespace) -> None:
 
     Without `--task`, fairseq takes translation.
     """
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-    from fairseq.tasks import TASK_DATACLASS_REGISTRY
-
     arch, task = (getattr(parsed, name, None) for name in ("arch", "task"))
     model = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
     known = TASK_DATACLASS_REGISTRY.get(task)
