@@ -1,6 +1,6 @@
 """The plan of a training: settings, arguments and layer plan checked, before anything is written.
 
-`planned` makes the plan of a training command; lab/study/worker.py makes that of a cell.
+`planned` makes the plan of a training command; lab/study/worker.py makes a cell's plan.
 """
 
 import shlex
@@ -40,8 +40,8 @@ from lab.run.recipe import (
 )
 from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
-from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan
-from user_dir.models.options import attention_options
+from user_dir.models.layer_plan import parse_layer_plan
+from user_dir.models.stack import build_layer_attention
 
 ON_THE_CPU = Machines(0)
 
@@ -210,19 +210,9 @@ def check_plan(read: Namespace, model: Any) -> None:
 
 def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, positions: int) -> None:
     """UserError for an option with which an attention of the plan cannot be built."""
-    sizes = (getattr(model, f"{side}_embed_dim"), getattr(model, f"{side}_attention_heads"))
     with torch.random.fork_rng(devices=()):
         for layer in dict.fromkeys(plan):
-            build_layer_attention(
-                layer,
-                *sizes,
-                place=(plan.index(layer), len(plan)),
-                causal=side == "decoder",
-                dropout=model.attention_dropout,
-                backend=model.attention_backend,
-                max_positions=positions,
-                options=attention_options(model),
-            )
+            build_layer_attention(model, side, layer, (plan.index(layer), len(plan)), positions)
 
 
 def read_experiment(config: Path) -> Experiment:

@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from causal_linear_attention import select_backend
 from causal_linear_attention.selection import KERNELS
 
 from ..errors import UserError, check_choice
 from ..modules import choose_kernels
+from .base import Attention
 from .parts.limits import check_count, check_sizes, check_types
 
-if TYPE_CHECKING:
-    from .base import Attention
-
-_REGISTRY: dict[str, type["Attention"]] = {}
+_REGISTRY: dict[str, type[Attention]] = {}
 
 
 def register_attention(name: str) -> Callable[[type], type]:
@@ -38,7 +35,7 @@ def attention_names(causal: bool | None = None) -> list[str]:
     )
 
 
-def attention_class(name: str) -> type["Attention"]:
+def attention_class(name: str) -> type[Attention]:
     """The class registered under `name`; raises UserError, listing the names, for an unknown one."""
     check_choice("unknown attention", name, attention_names())
     return _REGISTRY[name]
@@ -55,7 +52,7 @@ def build_attention(
     max_positions: int | None = None,
     place: tuple[int, int] = (0, 1),
     **options: object,
-) -> "Attention":
+) -> Attention:
     """One self-attention module.
 
     Args:
@@ -73,31 +70,12 @@ def build_attention(
             the form (causal or bidirectional) that the mechanism lacks.
     """
     cls = attention_class(name)
-    if causal and cls.bidirectional_only:
-        raise UserError(
-            f"{name!r} attention has no causal form and cannot be in a language model; "
-            f"choose one of {', '.join(attention_names(causal=True))}"
-        )
-    if not causal and cls.causal_only:
-        raise UserError(
-            f"{name!r} attention has no bidirectional form and cannot be in an encoder; "
-            f"choose one of {', '.join(attention_names(causal=False))}"
-        )
+    _check_form(name, cls, causal)
     try:
         select_backend(backend, KERNELS[backend].home if backend in KERNELS else "cpu")
     except ValueError as error:
         raise UserError(str(error)) from None
-    known = [f.name for f in fields(cls.Options)]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise UserError(
-            f"attention {name!r} has no option {unknown[0]!r}; "
-            + (f"its options are {', '.join(known)}" if known else "it has no options")
-        )
-    check_types(name, cls.Options, options)
-    check_sizes(name, cls.Options, options, max_positions)
-    if max_positions is not None:
-        check_count("the longest sequence of the model (max_positions)", max_positions)
+    _check_options(name, cls, options, max_positions)
     attention = cls.form(causal)(
         embed_dim,
         num_heads,
@@ -110,3 +88,32 @@ def build_attention(
     )
     choose_kernels(attention, backend)
     return attention
+
+
+def _check_form(name: str, cls: type[Attention], causal: bool) -> None:
+    if causal and cls.bidirectional_only:
+        raise UserError(
+            f"{name!r} attention has no causal form and cannot be in a language model; "
+            f"choose one of {', '.join(attention_names(causal=True))}"
+        )
+    if not causal and cls.causal_only:
+        raise UserError(
+            f"{name!r} attention has no bidirectional form and cannot be in an encoder; "
+            f"choose one of {', '.join(attention_names(causal=False))}"
+        )
+
+
+def _check_options(
+    name: str, cls: type[Attention], options: dict[str, object], max_positions: int | None
+) -> None:
+    known = [f.name for f in fields(cls.Options)]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise UserError(
+            f"attention {name!r} has no option {unknown[0]!r}; "
+            + (f"its options are {', '.join(known)}" if known else "it has no options")
+        )
+    check_types(name, cls.Options, options)
+    check_sizes(name, cls.Options, options, max_positions)
+    if max_positions is not None:
+        check_count("the longest sequence of the model (max_positions)", max_positions)

@@ -7,10 +7,8 @@ from causal_linear_attention.decoding import few_rows
 
 from ..attention.base import SelfAttention
 from ..attention.parts.new_tokens import NewTokens
-from ..errors import UserError
-from ..modules import GLU, FeedForward, build_norm
+from ..modules import GLU, build_norm
 from ..modules.dropout import drops
-from ..modules.feed_forward import default_glu_width
 from ..modules.linear_maps import has_hooks
 from ..modules.norms import is_plain_rms
 from ..modules.residual import add_and_norm, add_branch
@@ -139,23 +137,3 @@ class GatedLayer(nn.Module):
             new_tokens=new_tokens,
         )[0]
         return x + y
-
-
-def build_feed_forward(
-    kind: str,
-    embed_dim: int,
-    *,
-    glu_dim: int | None,
-    glu_activation: str,
-    glu_bias: bool,
-    ffn_dim: int,
-    ffn_activation: str,
-    dropout: float,
-) -> nn.Module:
-    """The network called `kind`, "glu" or "ffn"; raises UserError for another name."""
-    if kind == "glu":
-        width = glu_dim or default_glu_width(embed_dim)
-        return GLU(embed_dim, width, glu_activation, dropout, bias=glu_bias)
-    if kind == "ffn":
-        return FeedForward(embed_dim, ffn_dim, ffn_activation, dropout)
-    raise UserError(f"unknown feed-forward network {kind!r}; choose one of glu, ffn")

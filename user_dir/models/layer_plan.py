@@ -1,4 +1,4 @@
-"""The layer plan of a model: its mechanisms are checked, and built layer by layer.
+"""The layer plan of a model: its mechanisms are checked, and their options filled in.
 
 `conventions/plans.py` has the grammar.
 """
@@ -6,11 +6,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from conventions.plans import PLAN_WORDS, Layer, check_name, read_plan
 
-from ..attention import ParallelAttention, attention_class, attention_names, build_attention
+from ..attention import attention_class, attention_names
 from ..errors import UserError
 
 
@@ -61,33 +59,3 @@ def fill_in_options(cfg: Any, defaults: Mapping[str, object]) -> None:
 def replaces_feed_forward(layer: Layer) -> bool:
     """Whether the layer is a gated unit that needs no feed-forward network behind it."""
     return attention_class(layer[0]).replaces_feed_forward
-
-
-def build_layer_attention(
-    layer: Layer,
-    embed_dim: int,
-    num_heads: int,
-    *,
-    causal: bool,
-    dropout: float,
-    backend: str,
-    max_positions: int,
-    place: tuple[int, int],
-    options: dict[str, dict[str, object]],
-) -> nn.Module:
-    """The attention of one layer; `options` maps a mechanism's name to its options."""
-    parts = [
-        build_attention(
-            name,
-            embed_dim,
-            num_heads,
-            causal=causal,
-            dropout=dropout,
-            backend=backend,
-            max_positions=max_positions,
-            place=place,
-            **options.get(name, {}),
-        )
-        for name in layer
-    ]
-    return parts[0] if len(parts) == 1 else ParallelAttention(parts)

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from conventions.plans import Layer
 
-from ..attention import attention_class, attention_names
+from ..attention import ParallelAttention, attention_class, attention_names, build_attention
 from ..errors import UserError, check_choice
-from ..modules import tell_padding
-from .layer import GatedLayer, TransformerLayer, build_feed_forward
-from .layer_plan import build_layer_attention, parse_layer_plan, replaces_feed_forward
+from ..modules import GLU, FeedForward, tell_padding
+from ..modules.feed_forward import default_glu_width
+from .layer import GatedLayer, TransformerLayer
+from .layer_plan import parse_layer_plan, replaces_feed_forward
 from .options import attention_options
 
 
@@ -60,7 +61,7 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
 
 
 def layer_places(cfg: Any, side: str) -> list[tuple[int, int]]:
-    """Of each layer that pruning keeps: its number, from 0, and how many there are before pruning."""
+    """The number, from 0, of each layer that pruning keeps, and how many there are before pruning."""
     count = getattr(cfg, f"{side}_layers")
     return _kept([(number, count) for number in range(count)], getattr(cfg, f"{side}_layers_to_keep"), side)
 
@@ -143,17 +144,8 @@ def _build_layer(cfg: Any, side: str, layer: Layer, place: tuple[int, int]) -> n
             "--decoder-norm batchnorm takes its statistics from positions to come as well; "
             "choose one of layernorm, rmsnorm, weighted_rmsnorm, scalenorm"
         )
-    attention = build_layer_attention(
-        layer,
-        width,
-        getattr(cfg, f"{side}_attention_heads"),
-        causal=causal,
-        dropout=cfg.attention_dropout,
-        backend=cfg.attention_backend,
-        max_positions=cfg.max_target_positions if causal else cfg.max_positions,
-        place=place,
-        options=attention_options(cfg),
-    )
+    max_positions = cfg.max_target_positions if causal else cfg.max_positions
+    attention = build_layer_attention(cfg, side, layer, place, max_positions)
     if replaces_feed_forward(layer):
         if causal and not is_pre_norm(cfg, side):
             raise UserError(
@@ -161,17 +153,40 @@ def _build_layer(cfg: Any, side: str, layer: Layer, place: tuple[int, int]) -> n
                 "leave it out"
             )
         return GatedLayer(attention, width, norm)
-    feed_forward = build_feed_forward(
-        getattr(cfg, f"{side}_ffn"),
-        width,
-        glu_dim=cfg.glu_dim,
-        glu_activation=cfg.glu_activation,
-        glu_bias=not cfg.no_glu_bias,
-        ffn_dim=getattr(cfg, f"{side}_ffn_embed_dim"),
-        ffn_activation=getattr(cfg, f"{side}_ffn_activation", None) or cfg.activation_fn,
-        dropout=cfg.activation_dropout,
-    )
+    feed_forward = _build_feed_forward(cfg, side)
     return TransformerLayer(attention, width, feed_forward, norm, cfg.dropout, is_pre_norm(cfg, side))
+
+
+def build_layer_attention(
+    cfg: Any, side: str, layer: Layer, place: tuple[int, int], max_positions: int | None
+) -> nn.Module:
+    """The attention of one layer of a model that `cfg` describes; see `build_attention` for the rest."""
+    options = attention_options(cfg)
+    parts = [
+        build_attention(
+            name,
+            getattr(cfg, f"{side}_embed_dim"),
+            getattr(cfg, f"{side}_attention_heads"),
+            causal=side == "decoder",
+            dropout=cfg.attention_dropout,
+            backend=cfg.attention_backend,
+            max_positions=max_positions,
+            place=place,
+            **options.get(name, {}),
+        )
+        for name in layer
+    ]
+    return parts[0] if len(parts) == 1 else ParallelAttention(parts)
+
+
+def _build_feed_forward(cfg: Any, side: str) -> nn.Module:
+    kind, width = getattr(cfg, f"{side}_ffn"), getattr(cfg, f"{side}_embed_dim")
+    check_choice("unknown feed-forward network", kind, ("glu", "ffn"))
+    if kind == "glu":
+        inner = cfg.glu_dim or default_glu_width(width)
+        return GLU(width, inner, cfg.glu_activation, cfg.activation_dropout, bias=not cfg.no_glu_bias)
+    activation = getattr(cfg, f"{side}_ffn_activation", None) or cfg.activation_fn
+    return FeedForward(width, getattr(cfg, f"{side}_ffn_embed_dim"), activation, cfg.activation_dropout)
 
 
 def is_pre_norm(cfg: Any, side: str) -> bool:
