@@ -121,7 +121,7 @@ def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
 
 
 def found(results: Results, task: str, name: str) -> Cell | None:
-    """What was measured of an attention on a task."""
+    """The figures of an attention on a task."""
     return cell(results, task, name, results["settings"]["tasks"][task]["length"])
 
 

@@ -35,7 +35,8 @@ FORWARD, BOTH = "forward", "forward + backward"
 PUBLISHED = ROOT / "results" / "peers" / "linear_attention_h100.csv"
 TITLES = {"fla": "flash-linear-attention, published (H100)", "helion": "Helion, published (H100)"}
 TENSORS = {FORWARD: 4, BOTH: 11}
-"""Of q's size, read or written at least: q, k, v, out; then q, k, v, the gradient of out and their three."""
+"""Tensors of q's size that are at least read or written: q, k, v and out; for both passes, also q, k and v
+again and the four gradients."""
 # Above these lengths a call takes seconds on a CPU, and more memory than a GPU has.
 LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 CAUSAL_PRODUCT = Path("fast_transformers", "causal_product")

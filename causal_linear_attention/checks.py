@@ -1,4 +1,4 @@
-"""What the public functions ask of their arguments, each said in one sentence."""
+"""Checks of the public functions' arguments, each with a message of one sentence."""
 
 import math
 from itertools import pairwise
@@ -165,7 +165,7 @@ def check_log_decay(log_decay: Tensor, k: Tensor, heads: int, every: tuple[int, 
 
 
 def check_scale(scale: object) -> None:
-    """Raises ValueError for what is not a finite number."""
+    """Raises ValueError unless the value is a finite number."""
     if not isinstance(scale, Real) or not math.isfinite(scale):
         raise ValueError(f"scale is {scale!r}; expected a finite number, or None for 1")
 

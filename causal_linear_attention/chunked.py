@@ -144,7 +144,7 @@ def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tupl
     if together == 1:
         end = _add_up(before, products, state.unsqueeze(2), 3, reverse)
         return before.view(shape).flatten(0, 2), end.squeeze(2)
-    # Of a single head: within runs of chunks, all runs at once, which threads share; then from run to run.
+    # A single head: first within runs of chunks, all runs at once, which threads share; then from run to run.
     ends = _add_up(before, products, state.new_zeros(()), 3, reverse)
     entering = torch.empty_like(ends)
     state = _add_up(entering, ends, state, 2, reverse)

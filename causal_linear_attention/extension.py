@@ -73,7 +73,7 @@ def reason(name: str) -> str:
 
 @assume_constant_result
 def reason_on_gpu(device: torch.device) -> str:
-    """As `reason("cuda")`, for one GPU: also why it can run none of the kernels' images. Once per GPU."""
+    """As `reason("cuda")`, for one GPU: also why no image of the kernels fits it. Once per GPU."""
     if (why := _reasons_on_gpus.get(device.index)) is not None:
         return why
     if why := reason("cuda"):

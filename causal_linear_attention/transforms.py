@@ -38,7 +38,7 @@ def gradients(
     inputs: Sequence[Tensor | None],
     grads: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The gradients of `run`'s inputs from those of its outputs, all of which may be seen by a transform.
+    """The gradients of `run`'s inputs from its outputs' gradients, all of which a transform may see.
 
     `run` consists of PyTorch's operators; None for an input that is None.
     """

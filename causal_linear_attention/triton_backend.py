@@ -155,7 +155,7 @@ class _Launches:
 
     @property
     def heads(self) -> int:
-        """Of all sequences."""
+        """The number of heads of all sequences together."""
         sequences = len(self.q) if self.cu_seqlens is None else len(self.cu_seqlens) - 1
         return sequences * self.q.shape[1]
 
@@ -179,7 +179,7 @@ class _Launches:
         return self.q.shape[1] // max(self.k.shape[1], 1)
 
     def strides(self, x: Tensor | None) -> tuple[int, int, int, int]:
-        """Of batch, heads and rows, and how many heads of q share one of x's."""
+        """The strides of batch, heads and rows, and how many heads of q share one of x's."""
         if x is None:
             return 0, 0, 0, 1
         return *x.stride()[:3], self.q.shape[1] // max(x.shape[1], 1)

@@ -321,7 +321,7 @@ def multiplied(a, b, CAST: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def weights_of(scores, visible, SOFTMAX: tl.constexpr):
-    """Those of a block before dropout, 0 where no key is visible."""
+    """The weights of a block before dropout, 0 where no key is visible."""
     if SOFTMAX:
         scores = tl.where(visible, scores, float("-inf"))
         top = tl.max(scores, 1)

@@ -21,8 +21,8 @@ its two rows. Then "q" stores q . grad_q of each row and the state after every K
 makes log_decay's gradient of them: the sum of q . grad_q - k . grad_k from a row to the next such place, and
 the product of the state and its gradient there.
 
-CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's). The
-numbers that differ from batch to batch are not compiled in: a new length runs the kernels of the one before.
+CAST is the type of the products' operands, ACC the type of their sums, PRECISION the products' (tl.dot's).
+Numbers that differ from batch to batch are not compiled in: all lengths run the same kernels.
 """
 
 import triton
@@ -179,7 +179,7 @@ def owned(exists, head, group, ONCE: tl.constexpr):
 
 @triton.jit
 def segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE: tl.constexpr, CHUNK: tl.constexpr):
-    """Of this program: its head among the tensors' heads, the first row and the end of its segment."""
+    """This program's head among the tensors' heads, and the first row and the end of its segment."""
     program = tl.program_id(0).to(tl.int64)
     head, segment = program // segments, program % segments
     place = segments - 1 - segment if REVERSE else segment
@@ -498,7 +498,7 @@ def segment_sums(
     ACC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The sum of keys[j]^T values[j] over each segment, and with a normaliser that of the keys.
+    """The sum of keys[j]^T values[j] over each segment, and with a normaliser the sum of the keys.
 
     With decays each term has those from its row to where the scan leaves the segment.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Method:
     """A method of the tables: a mechanism in every layer of a model, or TransNormer's two.
 
-    `label` is what a reader sees; `color` the one colour of the method in every plot, and of no other method
+    `label` is what a reader sees; `color` the colour of the method in every plot, which no other method has
     (first from Okabe and Ito's and Tol's sets, which colour-blind readers can read). `language_model` is
     fairseq's name of the architecture, `encoder` that of the encoder's YAML; "" where there is none.
     `transnormer` is the row of the method in TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or

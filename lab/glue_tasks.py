@@ -31,7 +31,7 @@ class GlueTask:
     """In the order of the label dictionary: label i is class i; none if the target is a score."""
 
     metrics: tuple[str, ...] = ("accuracy",)
-    """Of accuracy, f1 (of class 1), matthews, pearson, spearman; the one reported first comes first."""
+    """Some of accuracy, f1 (of class 1), matthews, pearson and spearman, in the order of the report."""
 
     files: dict[str, str] = field(default_factory=lambda: DEV)
     """Name of each split's file, without its ending."""

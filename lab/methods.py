@@ -27,9 +27,9 @@ ENCODERS_ONLY = tuple(
 )
 METHODS = (*PAPERS, *OTHERS, *WITH_DECAYS, *ENCODERS_ONLY)
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
-# Those that the benchmarks compare by default.
+# The models that the benchmarks compare by default.
 MAIN_LANGUAGE_MODELS = (VANILLA, *TRANSNORMERS, "linear_transformer_lm")
-# Those of the papers' own methods: the ones that are fine-tuned.
+# The encoders of the papers' own methods, which are fine-tuned.
 MAIN_ENCODERS = (SOFTMAX, *TRANSNORMERS, "lln", "lln_diag", "linear")
 # Panels of a plot in which all of them are drawn, and with them the order of the tables. The first of each is
 # the common yardstick.
@@ -73,7 +73,7 @@ KERNELS = {
 """Kernels of attention that LLN's analysis compares with; no models."""
 
 ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
-"""Whatever figures of the analysis show, by the name in their JSON files."""
+"""All methods in the figures of the analysis, by their names in the JSON files."""
 
 
 FEW = 8

@@ -76,7 +76,7 @@ def check_alike(one: Checkpoint, other: Checkpoint) -> None:
 def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """The state of the averaged checkpoint; UserError if the checkpoints do not fit each other.
 
-    Whole numbers and drawn buffers are those of the newest checkpoint. Sums are in double precision.
+    Whole numbers and drawn buffers are taken from the newest checkpoint. Sums are in double precision.
     """
     newest = max(checkpoints, key=lambda one: one.updates)
     for other in checkpoints:

@@ -50,7 +50,7 @@ def renewal(path: Path) -> list[str]:
     """The command that renews or completes a record; empty if the record is current.
 
     Others than those AT_ONCE resume, with the settings that the record has. `--restart` throws away figures
-    of other sources, once: those of a renewal that was interrupted are kept.
+    of other sources, once: figures of an interrupted renewal are kept.
     """
     record = read_json(path)
     name = record.get("benchmark") or path.stem.removesuffix("_cpu")

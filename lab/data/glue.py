@@ -30,7 +30,7 @@ from lab.glue_tasks import TASKS, GlueTask, glue_task
 
 ENDINGS = (".tsv", ".tsv.gz")
 SAMPLES = (".sample.json", ".sample.json.gz", ".kshot.tsv", ".kshot.tsv.gz")
-"""Parts of a train file, in the order of preference; those of one kind are made for each other."""
+"""Parts of a train file, in the order of preference; parts of one kind belong together."""
 
 MSR_FILES = {"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"}
 """MRPC as Microsoft published it; GLUE's dev split is the pairs of its train file in dev_ids.tsv."""

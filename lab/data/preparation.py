@@ -37,7 +37,7 @@ class Split:
     bytes: int
     sha256: str
     sha1: str = ""
-    """Of a text that may be a published one."""
+    """Given where the text may be a published one."""
     documents: int | None = None
     """Where the text keeps an empty line between documents, their number."""
 

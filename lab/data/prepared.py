@@ -20,18 +20,18 @@ from lab.files import known_sha256
 PREPARE = "prepare it again with a script of data-prep/"
 SPLITS = ("train", "valid", "test")
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
-"""What is counted of a split, as far as it is."""
+"""The counts of a split; some kinds of data lack some of them."""
 
 WORDS, PIECES, BYTE_PAIRS = "words", "sentencepiece", "gpt2"
 """The tokenisers, as `tokenizer` in preparation.json."""
 DICTIONARY = "dict.txt"
 BYTE_PAIR_FILES, PIECE_FILES = ("encoder.json", "vocab.bpe"), ("sentencepiece.bpe.model",)
 VOCABULARY_FILES = (DICTIONARY, *BYTE_PAIR_FILES, *PIECE_FILES)
-"""What says how text becomes numbers, in a prepared folder and beside a checkpoint."""
+"""Files that say how text becomes numbers, in a prepared folder and beside a checkpoint."""
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQ")
-"""Of fairseq's memory-mapped index: magic, version, code of the numbers' type, number of rows."""
+"""The header of fairseq's memory-mapped index: magic, version, code of the numbers' type, number of rows."""
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
 """The bytes of a number by the code of its type in `fairseq.data.indexed_dataset`."""
 
@@ -71,7 +71,7 @@ class PreparedData:
     def words(self, split: str) -> int | None:
         """Words of the raw text, with one end-of-line per line; None if they were not counted.
 
-        Where documents are marked, empty lines of the text are left out: its words are not those of the rows.
+        Where documents are marked, the rows lack the text's empty lines, so that they have fewer words.
         """
         return None if self.words_unknown(split) else self.manifest["splits"][split]["words"]
 

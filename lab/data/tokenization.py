@@ -44,7 +44,7 @@ SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 """What every fairseq dictionary starts with and its file leaves out."""
 
 UNKNOWN_WORD = "\u2581<unk>"
-"""WikiText's own `<unk>`, as one piece: a word of the text, not fairseq's symbol for no piece."""
+"""WikiText's own `<unk>`, as one piece: a word of the text, not fairseq's symbol for unknown pieces."""
 
 WORDS_MULTIPLE = 8
 """fairseq pads a dictionary of words to a multiple of this size."""
@@ -325,7 +325,7 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
         )
     except (RuntimeError, OSError) as error:
         raise UserError(
-            f"sentencepiece can make no vocabulary of {vocabulary:,} from this text; "
+            f"sentencepiece cannot make a vocabulary of {vocabulary:,} from this text; "
             f"{possible_size(str(error), own)}"
         ) from None
     return model.getvalue()

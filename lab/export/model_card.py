@@ -1,4 +1,4 @@
-"""The model card of an exported model, with what the run has recorded of its data and its perplexity.
+"""The model card of an exported model, with the data and the perplexity that the run has recorded.
 
 It is README.md with the metadata that model hubs read.
 """

@@ -38,7 +38,7 @@ HALF_FIXED = ("2", "4")
 FOLLOWS = 0.02
 """How far apart the perplexities of two methods may be where one follows the other: our margin."""
 SPLIT = "train"
-"""Of the minibatches at checkpoints."""
+"""The split of the minibatches that are read at checkpoints."""
 ALL = "all parameters"
 TOO_CLOSE = 0.01  # bits
 

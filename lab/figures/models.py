@@ -176,7 +176,7 @@ def inputs(model: nn.Module, tokens: Tensor) -> list[AttentionInput]:
 
 
 def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
-    """The corpus of --data with its split checked; UserError, too, if a checkpoint is of no model of text."""
+    """The corpus of --data with its split checked; UserError, too, if a checkpoint's model reads no text."""
     for path in checkpoints:
         check_reads_text(path.absolute(), ANALYSED_HERE)
     return open_prepared(options.data.absolute(), (options.split,))

@@ -162,7 +162,7 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Conten
 def _check_moves(figure: Figure, points: list[Point], entropy: str, bidirectional: bool) -> None:
     """In how many layers temperature and entropy fall and the spectral gap rises, as LLN's Figure 1 has it.
 
-    The gap of a causal matrix is that of its diagonal, so it says nothing there.
+    A causal matrix has its diagonal as eigenvalues, so its gap says nothing.
     """
     first, last = points[0].quartiles, points[-1].quartiles
     moves = [("temperature", "falls"), (entropy, "falls"), *([("gap", "rises")] if bidirectional else [])]

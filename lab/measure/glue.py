@@ -130,7 +130,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
     """The dev metrics in percent; `score` is the task's first metric, of MNLI that on the matched set.
 
     `majority` has the metrics of always answering the most frequent class of the train split, None for
-    scores; `parameters` are those of the pre-trained model.
+    scores; `parameters` counts the pre-trained model's.
     """
     path = best_weights(run.checkpoint)
     data, encoder = run.data, read_encoder(path)
@@ -157,7 +157,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
 def best_weights(path: Path) -> Path:
     """The weights of the best epoch; if the metric was never defined, the last epoch's take their place.
 
-    (The correlation of constant scores, such as those of a run that has diverged: fairseq keeps no best.)
+    (A run that has diverged has constant scores and so no correlation: fairseq keeps no best checkpoint.)
     """
     if path.name == LAST:
         os.replace(path, path.with_name(BEST))
@@ -244,7 +244,7 @@ def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
 
 
 def main(options: Namespace) -> None:
-    """Predict, and score what has labels."""
+    """Predict all splits, and score the splits that have labels."""
     task = glue_task(options.task)
     name = f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv"
     out = options.out or options.checkpoint.with_name(name)

@@ -32,7 +32,7 @@ SAMPLER = "scripts/sample_images.sh"
 """What a PNG names as its maker, whatever the command is called now."""
 SPLITS = ("train", "valid", "test")
 OF_TRAIN = 5_000
-"""So many images of train are measured at most; of valid and test, all."""
+"""At most this many images of train are measured; of valid and test, all are."""
 SHOWN = 10
 """Images drawn, and as many completed."""
 GAP, SHOWN_SIDE = 2, 64  # pixels between images, and how large the larger side is drawn at least

@@ -10,7 +10,7 @@ from lab.console import Parser, count, names, parse_before_flags
 from lab.errors import UserError
 
 PPL_SCRIPT = "scripts/eval_ppl.sh"
-"""As messages name it."""
+"""The command's name in messages."""
 STREAMS, SEGMENT = 1, 512
 EVAL_PPL = """\
 Perplexity of a trained language model on a prepared corpus, as fairseq-eval-lm computes it.

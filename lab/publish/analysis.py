@@ -73,7 +73,7 @@ TITLES = {
     "training": "Attention in the course of training",
     "temperature": "LLN with fixed exponents",
 }
-"""Of the page of each subcommand's figures."""
+"""The title of the page of each subcommand's figures."""
 
 
 def write_figure(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Records of the cost benchmarks: what was measured of an architecture at a length, and where.
+"""Records of the cost benchmarks: the figures of an architecture at a length, and their machine.
 
 Tables, curves and promises by length.
 """

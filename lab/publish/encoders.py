@@ -173,7 +173,7 @@ def paper_rows(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
 
 
 def notes(records: Sequence[Record], encoders: Mapping[str, Any]) -> list[str]:
-    """In what the papers' rows differ from ours and from each other."""
+    """How the papers' rows differ from ours and from each other."""
     found = [
         "Dev sets, in percent. Here: mean over the seeds at the best learning rate; the seeds are ours, the "
         "weight decay is fairseq's, as LLN's recipe is; TransNormer gives neither. The papers: pre-trained "

@@ -145,7 +145,7 @@ MARKS = (
     (r"`([^`]*)`", r"\1"),
     (r"\\([*|])", r"\1"),
 )
-"""Links, bold text, code and escaped characters, and what is shown of them."""
+"""Links, bold text, code and escaped characters, each with the part that is shown."""
 
 
 def markdown_parts(text: str, folder: Path | None = None) -> list[Part]:

@@ -69,7 +69,7 @@ def regularisation(record: Record) -> str:
 
 
 def clipping(norm: float | str) -> str:
-    """At which norm gradients are clipped."""
+    """The norm at which gradients are clipped, in words."""
     return f"{float(norm):g}" if float(norm) else "none"
 
 
@@ -104,7 +104,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def caption(result: dict[str, Any]) -> str:
-    """What was evaluated, in a paragraph."""
+    """A paragraph about the data and the checkpoints of the evaluation."""
     resets = ", reset at documents" if result["reset_at_documents"] else ""
     remark = f" Note: {result['remark']}." if result["remark"] else ""
     record = result["environment"]

@@ -89,7 +89,7 @@ class Result:
 
 
 TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
-"""What tells two evaluations apart."""
+"""Settings in which two evaluations differ."""
 
 OF_LRA = {"task", "attention", "accuracy", "preset", "training_data", "updates", "seed", "split", "examples"}
 """By which an evaluation of Long Range Arena is known."""

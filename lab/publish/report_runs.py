@@ -214,7 +214,7 @@ def training_sections(runs: Sequence[Run], beside: Path) -> list[Section]:
 
 
 def models(runs: Iterable[Run], beside: Path) -> Table:
-    """What was trained, how far it is and what it cost."""
+    """The model, the progress and the cost of a training."""
     rows: list[list[Cell]] = []
     for run in runs:
         train, valid = run.curve("train"), run.curve("valid")

@@ -1,4 +1,4 @@
-"""Markdown tables and the figures in them, and what is said of several records: their seeds and machines."""
+"""Markdown tables and the figures in them, and sentences on the seeds and machines of several records."""
 
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ def precision_of(record: Record) -> str:
 
 
 def over_seeds(records: Sequence[Record]) -> str:
-    """What the figures of a table are: median (lowest to highest) over which seeds, or the only seed."""
+    """How a table's figures are made: the median (lowest to highest) over which seeds, or the only seed."""
     seeds = sorted({seed_of(record) for record in records})
     if len(seeds) == 1:
         return f"seed {seeds[0]}"

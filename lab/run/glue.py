@@ -23,8 +23,8 @@ REPORTS = {
 def data_flags(folder: Path | None, experiment: Experiment, flags: Sequence[str]) -> list[str]:
     """Classes, metric and length of the training of an experiment with `flags`; none for unprepared data.
 
-    The updates are those of the epochs, also where each takes several batches, or of --max-update if that is
-    fewer.
+    The updates are as many as the epochs have, also where an update takes several batches, or --max-update if
+    that is fewer.
     """
     manifest = read_manifest(folder) if folder else None
     if manifest is None or "task" not in manifest:
@@ -34,7 +34,7 @@ def data_flags(folder: Path | None, experiment: Experiment, flags: Sequence[str]
     batch, epochs = (whole_number(given, flag) for flag in ("--batch-size", "--max-epoch"))
     batches = math.ceil(examples["train"] / batch)
     steps = batches_an_update(experiment, flags)
-    steps += steps[-1:] * (epochs - len(steps))  # fairseq: those of the last epoch named hold from then on
+    steps += steps[-1:] * (epochs - len(steps))  # as in fairseq, the last value holds from then on
     whole = sum(math.ceil(batches / count) for count in steps[:epochs])
     asked = option(given, "--max-update") or ""
     updates = min(whole, int(asked)) if asked.isdecimal() and int(asked) else whole

@@ -20,7 +20,7 @@ KIND_OF = {"num_updates": "train_inner", "train_num_updates": "train", "valid_nu
 """The kind of a bare record, by a key that no other has."""
 SECONDS_BETWEEN_LINES = 15
 SECONDS_OF_SILENCE = 20
-# By what the log says: what is done from then on.
+# Text in the log, and the activity that starts with it.
 DOING = {
     "Start iterating over samples": "training",
     'begin validation on "': "validating",
@@ -93,7 +93,7 @@ def run_figures(log: Path) -> dict[str, Any]:
 
 
 def peak_memory(records: dict[str, list[Entry]]) -> int | None:
-    """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
+    """The most bytes that a process of the run held; None before one has ended. `records`: of `read_log`."""
     return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
 
 

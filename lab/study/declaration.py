@@ -58,7 +58,7 @@ SAME = ("about", "asks", "config", "data", "start", "settings", "keep", "seeds",
 RESERVED = ("label", "config", "seeds", "on_request")
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
 OPTIONS += ("seed", "tuning")
-"""Of scripts/study.sh, and what else identifies a record."""
+"""Names that no axis may have: the options of scripts/study.sh, and keys of a record."""
 FOLDER = re.compile(r"[^./\0-][^/\0]*")
 """A value of an axis, which is the name of a folder, too."""
 INTERPOLATION = "${"
@@ -77,7 +77,7 @@ OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
 
 
 Text = Annotated[str, BeforeValidator(str)]
-"""A text; a number is one, too."""
+"""A text, or a number that is read as text."""
 Words = Annotated[tuple[Text, ...], BeforeValidator(lambda given: as_list(given))]
 """One text, or a list of them."""
 Count = Annotated[int, Strict(), Field(gt=0)]
@@ -274,7 +274,7 @@ def our_studies() -> list[Study]:
 def read_study(word: str | Path) -> Study:
     """The study of configs/studies with this name, or the study of a user's own YAML.
 
-    Raises UserError in one line for what is wrong in it.
+    Raises UserError, in one line, for a mistake in it.
     """
     path = Path(word).absolute()
     if path.suffix != ".yaml":

@@ -106,8 +106,8 @@ def row_name(key: Sequence[str]) -> str:
 class Choice:
     """An option of an axis: what it adds to the flags, and what stands for it in the path of the YAML.
 
-    `seeds` is the most seeds that it is run with, None for those of the study; with `on_request` it is run if
-    the command names it.
+    `seeds` is the most seeds that it is run with, None for all of the study's; with `on_request` it runs only
+    if the command names it.
     """
 
     name: str
@@ -335,7 +335,7 @@ class Study:
 
     `prepare` has the script of data-prep/ and its arguments by the folder that it writes, or one of the
     name "" that writes all.
-    `data` is the prepared folder in the same way, "" for that of the YAML. `start` is the study whose runs
+    `data` is the prepared folder in the same way, "" for the YAML's folder. `start` is the study whose runs
     the cells start from, or GIVEN. `settings` are flags of all cells. `extras`: the page has the tables and
     pictures of the measure, too.
     """

@@ -73,7 +73,7 @@ def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
 def best_value(cell: Cell) -> str | None:
     """The value of the tuned setting with the best score; None until all runs are finished.
 
-    Raises UserError if none of them has a score.
+    Raises UserError if no run has a score.
     """
     runs = tuning_cells(cell)
     if any(one.record() is None for one in runs):

@@ -2,7 +2,7 @@
 
     python -m lab.study.worker STUDY OUT '{"cell": {...}, "data": ..., "flags": [...], "chosen": ...}'
 
-Before all checks have passed it says on stdout what is wrong and writes nothing; from then on its output goes
+Before all checks have passed it prints mistakes on stdout and writes nothing; from then on its output goes
 to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 

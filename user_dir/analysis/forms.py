@@ -131,7 +131,7 @@ def _(module: TnnAttention, x: Tensor, padding_mask: Tensor | None, causal: bool
 
 
 def _coefficients(module: TnnAttention, length: int) -> Tensor:
-    """Of the distances from `1 - length` to `length - 1`, `(2 length - 1, E)`."""
+    """The coefficients of the distances from `1 - length` to `length - 1`, `(2 length - 1, E)`."""
     device = module.u_proj.weight.device
     return module.toep.coefficients(torch.arange(1 - length, length, device=device))
 

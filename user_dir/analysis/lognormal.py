@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LogNormality:
-    """Of the logarithms of attention weights, which are normal where the weights are log-normal.
+    """How normal the logarithms of attention weights are: normal logarithms mean log-normal weights.
 
     `distance` is Kolmogorov's, of the standardised values from the normal distribution; `correlation` that
     of the Q-Q plot. There are no p-values: entries of one matrix are dependent.

@@ -83,7 +83,7 @@ class BigBirdAttention(SelfAttention):
         """Which blocks each block sees, `(B, H, blocks, 5 + random)`; some numbers lie beyond the row."""
         own = torch.arange(blocks, device=last.device)
         fixed = torch.stack([torch.zeros_like(own), own - 1, own, own + 1], dim=-1)
-        # Blocks 0 and behind the last of the longest row have none of their own: 0 is seen already.
+        # Block 0, which all see anyway, and blocks behind the longest row stand for no random block.
         rows = self.random_blocks.shape[1]
         drawn = F.pad(self.random_blocks, (0, 0, 1, max(blocks - 1 - rows, 0)))[:, :blocks]
         shape = len(last), self.num_heads, blocks

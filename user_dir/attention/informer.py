@@ -45,7 +45,7 @@ class InformerAttention(SelfAttention):
 
         score_i = max_j (q_i . k_j) - sum_j (q_i . k_j) / N,  j among c sampled positions
 
-    (the division by N, not c, is that of the authors' code, as is c = f ceil(ln N)). N is a row's real
+    (the division by N, not c, is from the authors' code, as is c = f ceil(ln N)). N is a row's real
     length. The samples are drawn for each query, the same for all heads, and again before each
     update; evaluation keeps the last draws. No gradient goes through the choice. Dropout acts on the weights.
     Time O(N c d).

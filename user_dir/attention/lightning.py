@@ -83,8 +83,8 @@ class LightningAttention(DecayingAttention):
 def slopes(heads: int) -> list[float]:
     """ALiBi's `2^(-8 h / heads)`, h from 1.
 
-    For other numbers of heads than powers of two they are those of the next lower power, then every second of
-    those of the next higher one.
+    If the number of heads is not a power of 2, they are the decays of the next lower power, then every second
+    decay of the next higher one.
     """
     power = 1 << (heads.bit_length() - 1)
     own = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]

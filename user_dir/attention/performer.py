@@ -169,7 +169,7 @@ class PerformerAttention(SavedSeed, SelfAttention):
     def _features_of_the_paper(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Of queries and keys, both `(B, H, N, m)`; those of padding are zero."""
+        """Features of queries and keys, both `(B, H, N, m)`; features of padding are zero."""
         omega = torch.randn_like(self.eval_proj) if self.training else self.eval_proj
         scale = self.options.features**-0.5
         phi_q = self._query_features(q, omega, 0.0) * scale + EPSILON

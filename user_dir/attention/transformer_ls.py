@@ -15,7 +15,7 @@ from .transformer_ls_full import FullLongShortAttention
 
 @dataclass
 class TransformerLSOptions:
-    """Options of "transformer_ls"; what is None is the papers' setting for the form."""
+    """Options of "transformer_ls"; None stands for the paper's setting of the form."""
 
     window: Optional[int] = field(
         default=None,

@@ -85,7 +85,7 @@ def read_safely(path: Path) -> Mapping[str, Any]:
 
 
 def check_finite(path: str, state: Mapping[str, Any]) -> None:
-    """UserError where weights are NaN or infinite, whose figures would be no numbers."""
+    """UserError where weights are NaN or infinite: the figures would be NaN, too."""
     for name, x in state.items():
         if isinstance(x, torch.Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
             raise UserError(

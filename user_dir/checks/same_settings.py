@@ -37,8 +37,8 @@ FREE = {
     "classes",
     "allow_changed",
 }
-# Of a model that starts with the weights of another one these may differ as well. Sizes that the weights
-# depend on are compared with theirs.
+# These may differ, too, where a model starts with the weights of another one. Sizes that the weights depend
+# on are compared with the weights.
 FREE_AT_START = (
     "dropout",
     "layerdrop",

@@ -11,7 +11,7 @@ from ..errors import UserError
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = 26  # bytes: the magic, the format's version, the code of the numbers' type, the number of rows
 BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
-"""Of one number, by the code of its type in fairseq."""
+"""Bytes of one number, by the code of its type in fairseq."""
 
 
 def check_split_files(path: str) -> None:

@@ -1,4 +1,4 @@
-"""fairseq's checkpoints: what is written into them, and what is trusted in them."""
+"""fairseq's checkpoints: their content, and how much of it is trusted."""
 
 import contextlib
 import errno
@@ -118,7 +118,7 @@ def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mappi
 
 
 def layers_to_keep(model_cfg: Any) -> list[int]:
-    """Those of a model of the plugin that shall be pruned, else none."""
+    """The layers that pruning keeps in a model of the plugin; empty without pruning."""
     if not hasattr(model_cfg, OURS):
         return []
     sides = (getattr(model_cfg, f"{side}_layers_to_keep", None) for side in ("encoder", "decoder"))

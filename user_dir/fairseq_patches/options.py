@@ -154,7 +154,7 @@ def say_mistakes_in_a_sentence(parser: argparse.ArgumentParser, words: Sequence[
 
 
 def hint_for_choice(message: str) -> str | None:
-    """argparse's message about a name that is none of its choices, with the nearest ones in their place."""
+    """argparse's message about an unknown choice, with the nearest choices instead of all."""
     found = re.match(
         r"argument (?:\S+/)?(--[\w-]+)\S*: invalid choice: '?(.*?)'? \(choose from (.*)\)", message
     )

@@ -67,7 +67,7 @@ def counts_of(scaler: Any) -> dict[str, int]:
 
 
 def restore_counts(scaler: Any, saved: Mapping[str, int]) -> None:
-    """Those of `counts_of`."""
+    """Put back the counts that `counts_of` has returned."""
     if scaler is not None:
         vars(scaler).update(saved)
 

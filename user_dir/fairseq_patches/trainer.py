@@ -1,4 +1,4 @@
-"""fairseq's trainer: what is checked when it is made, at each update, and where it saves and loads."""
+"""fairseq's trainer: checks at its start and at each update, and where it saves and loads."""
 
 import contextlib
 import os

@@ -80,7 +80,7 @@ TNN_ROBERTA = {
     "absolute_positions": "none",
     "glu_dim": 768,
 }
-# Of torchscale's RetNet and of the released TransNormerLLM, with their initialisation.
+# Settings of torchscale's RetNet and of the released TransNormerLLM, with their initialisation.
 WITHOUT_BIAS = frozenset({"no_glu_bias", "no_share_decoder_input_output_embed"})
 RETNET_LM = {"decoder_ffn": "glu", "decoder_norm": "weighted_rmsnorm", "absolute_positions": "none"}
 RETNET_FLAGS = WITHOUT_BIAS | {"no_scale_embedding"}
@@ -117,7 +117,7 @@ def retnet_of_size(name: str) -> Architecture:
     return Architecture(f"retnet_lm_{name}", everywhere("retention"), defaults, RETNET_FLAGS)
 
 
-# Of the base size of `transformer_lm`; each other mechanism with a language model fills all layers.
+# Of the same size as the base `transformer_lm`; each other mechanism with a language model fills all layers.
 LANGUAGE_MODELS = (
     # Qin et al. 2022, "The Devil in Linear Transformer", Table 13.
     Architecture("transnormer_t1", T1, TRANSNORMER_LM),
@@ -137,7 +137,7 @@ LANGUAGE_MODELS = (
     Architecture("gated_linear_lm", everywhere("gated"), RETNET_LM, RETNET_FLAGS),
     *(retnet_of_size(name) for name in RETNET_SIZES),
 )
-# Of the size of `roberta_base`; each other mechanism with an encoder fills all layers.
+# Of the same size as `roberta_base`; each other mechanism with an encoder fills all layers.
 ENCODERS = (
     Architecture("roberta_transnormer_t1", T1, TRANSNORMER_ROBERTA),
     Architecture("roberta_transnormer_t2", T2, TRANSNORMER_ROBERTA),

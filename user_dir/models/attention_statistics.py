@@ -52,7 +52,7 @@ def exponents(seen: Seen) -> dict[str, Tensor]:
 def concentration(seen: Seen) -> dict[str, Tensor]:
     """The temperature and the entropy in bits of the batch's first sequence, as means over heads.
 
-    The temperature is that of the scores `q . k / sqrt(d)` of visible pairs, and for LLN that of the moment
+    The temperature is taken of the scores `q . k / sqrt(d)` of visible pairs, and for LLN that of the moment
     matching, where it is defined. LLN's matrix is that of evaluation. O(N^2).
     """
     attention, padding_mask = seen.attention, None if seen.padding_mask is None else seen.padding_mask[:1]
@@ -86,7 +86,7 @@ class AttentionStatistics(nn.Module):
     """Takes `MEASURES` of every layer in each `every`-th update and logs them as `NAME/layerI`, I from 0.
 
     fairseq writes them with its other figures: to TensorBoard and the log, at each `--log-interval`, as the
-    mean of what was measured since the last one (null in the JSON log where nothing was), both sequences of a
+    mean of the measurements since the last one (null in the JSON log if there were none), both sequences of a
     pair included. They are those of the first worker's batches. A measurement computes q and k a second time,
     and the attention matrix of one sequence; other updates cost nothing.
 

@@ -20,7 +20,7 @@ def with_attention_options(name: str, base: type, causal: bool, **defaults: obje
     """A dataclass `name` on top of `base` with the options of all mechanisms, and other `defaults`.
 
     With `causal`, of those that have a causal form. Options whose default depends on the plan are None by
-    default. Raises ValueError for a default of no field.
+    default. Raises ValueError for a default whose field does not exist.
     """
     own = {f.name: (f.type, f, f.default) for f in fields(base)}
     for key, f in mechanism_fields(causal).items():
@@ -76,7 +76,7 @@ def check_numbers(cfg: Any) -> None:
 
 
 def attention_options(cfg: Any) -> dict[str, dict[str, object]]:
-    """Each mechanism's options from a model's configuration; what is not given there has its default."""
+    """Each mechanism's options, from a model's configuration or else by default."""
     return {
         mechanism: {
             f.name: f.default if (given := getattr(cfg, f"{mechanism}_{f.name}", None)) is None else given

@@ -20,7 +20,7 @@ def has_output_matrix(model: nn.Module) -> bool:
 
 
 def output_matrix(model: nn.Module) -> OutputMatrix:
-    """That of a language model; UserError for an adaptive softmax, which has several."""
+    """The output matrix of a language model; UserError for an adaptive softmax, which has several."""
     if not has_output_matrix(model):
         raise UserError(
             "the model has an adaptive softmax instead of one output matrix; train it with --criterion "

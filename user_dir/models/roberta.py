@@ -111,7 +111,7 @@ class LinearAttentionRoberta(Planned, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:
-        """None of fairseq's downloads fits these models."""
+        """Empty: fairseq offers no download that fits these models."""
         return {}
 
     @classmethod

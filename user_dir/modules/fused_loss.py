@@ -39,7 +39,7 @@ class Tiles:
 
     @property
     def constants(self) -> dict[str, int]:
-        """As the kernels take them."""
+        """The sizes by the names of the kernels' constants."""
         sizes = {"ROWS": self.rows, "WORDS": self.words, "DEPTH": self.depth}
         return {**sizes, "num_warps": self.warps, "num_stages": self.stages}
 
@@ -50,7 +50,7 @@ SMALL = Tiles(128, 128, 32, warps=8, stages=3)  # 32 of 99 KiB
 
 @cache
 def tiles(device: torch.device) -> Tiles:
-    """Those that the GPU's shared memory holds."""
+    """The sizes of tiles that the GPU's shared memory holds."""
     return LARGE if torch.cuda.get_device_capability(device)[0] in (9, 10) else SMALL
 
 
@@ -72,7 +72,7 @@ def losses(
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Of two matrices of half precision on a GPU, in float32."""
+    """The product of two matrices of half precision on a GPU, in float32."""
     return torch.mm(a, b, out_dtype=torch.float32)
 
 

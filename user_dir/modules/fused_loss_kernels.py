@@ -17,7 +17,7 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite: what it is subtracted f
 def tile_of_logits(
     x, x_stride, row, weight, weight_stride, word, bias, WIDTH: tl.constexpr, DEPTH: tl.constexpr
 ):
-    """Those of the rows and words with these indices, all of which exist: `(rows, words)` in float32."""
+    """Logits `(rows, words)` in float32 of the rows and words with these indices, all of which exist."""
     column = tl.arange(0, DEPTH)
     a = x + row.to(tl.int64)[:, None] * x_stride + column[None, :]
     b = weight + word.to(tl.int64)[None, :] * weight_stride + column[:, None]

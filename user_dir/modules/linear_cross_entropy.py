@@ -184,7 +184,7 @@ def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _add_gradients(
     grads: list, errors: Tensor, scales: Tensor, x: Tensor, weight: Tensor, here: slice
 ) -> None:
-    """Those of the rows `here`: `errors: (rows, V)` are `p - t`, `scales: (rows, 1)` zero where ignored."""
+    """Add the gradients of the rows `here`; `errors: (rows, V)` are `p - t`, `scales: (rows, 1)` or 0."""
     grad_x, grad_weight, grad_bias = grads
     scales = scales.to(errors.dtype)
     if grad_bias is not None:
@@ -200,7 +200,7 @@ def _add_gradients(
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Of two matrices, in float32 at least."""
+    """The product of two matrices, in float32 at least."""
     if a.dtype == accumulation_dtype(a.dtype):
         return a @ b
     return fused_loss.product(a, b)

@@ -27,7 +27,7 @@ class Rotations(NamedTuple):
     theta: Tensor
 
     def at(self, positions: Tensor) -> "Rotations":
-        """Of a table whose row m is position m, the rows at `positions: (...)`."""
+        """The rows at `positions: (...)` of a table whose row m is position m."""
         index, shape, angles = positions.flatten(), (*positions.shape, self.turns.shape[-2]), self.angles
         turns = self.turns.index_select(0, index).view(*shape, 2)
         angles = None if angles is None else angles[index].view(shape)

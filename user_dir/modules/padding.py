@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class _Known(threading.local):
-    """What is known of the rows that this thread's model gets."""
+    """Whether the rows that this thread's model gets are known to have no padding."""
 
     whole = False
 

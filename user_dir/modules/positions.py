@@ -21,7 +21,7 @@ class SinusoidalPositions(nn.Module):
         self.embed_dim, self.offset = embed_dim, padding_idx + 1
         half = embed_dim // 2
         steps = torch.arange(half, dtype=torch.float64, device="cpu")
-        # No buffer: a model in half precision would round it.
+        # Not a buffer, which a model in half precision would round.
         self.frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class InterleavedPositions(nn.Module):
                 f"--absolute-positions joined needs a width that is a multiple of 4, not {2 * embed_dim}"
             )
         steps = torch.arange(0, embed_dim, 2, dtype=torch.float64, device="cpu")
-        # No buffer: a model in half precision would round it.
+        # Not a buffer, which a model in half precision would round.
         self.frequencies = 10000.0 ** (-steps / embed_dim)
 
     def forward(self, positions: Tensor) -> Tensor:

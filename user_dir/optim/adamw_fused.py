@@ -35,7 +35,7 @@ class FusedStep(Adam):
         return loss
 
     def _alike(self, parameters: list) -> dict[tuple[int, torch.device, torch.dtype], list]:
-        """Those with gradients, by the number of their update, device and dtype; their states counted on."""
+        """The parameters with gradients, by number of update, device and dtype; counts their updates."""
         found = defaultdict(list)
         for parameter in parameters:
             if parameter.grad is None:

@@ -91,7 +91,7 @@ class StreamIterator(EpochBatchIterator):
         return {**super().state_dict(), "streams": self.dataset.all_streams}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As fairseq's; UserError within an epoch that was begun with another number of streams."""
+        """As in fairseq; UserError within an epoch that was begun with another number of streams."""
         now = self.dataset.all_streams
         begun = state_dict.get("streams", now)
         if begun != now and state_dict["iterations_in_epoch"]:
@@ -119,7 +119,7 @@ class CarriedState:
         return {**sample, "net_input": {**sample["net_input"], **carried}}
 
     def leave(self) -> None:
-        """No gradient goes back beyond the batch; UserError where the states have grown."""
+        """Cut the gradients off behind the batch; UserError where the states have grown."""
         for entry in self.state.values():
             for name, x in entry.items():
                 entry[name] = x.detach() if isinstance(x, Tensor) else x
@@ -225,13 +225,13 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
     def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
-        """As fairseq's, with the states of the batch before."""
+        """fairseq's step, with the states of the batch before."""
         result = super().train_step(self.carried[True].enter(sample), *args, **kwargs)
         self.carried[True].leave()
         return result
 
     def valid_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
-        """As fairseq's, with the states of the batch before."""
+        """fairseq's step, with the states of the batch before."""
         result = super().valid_step(self.carried[False].enter(sample), *args, **kwargs)
         self.carried[False].leave()
         return result

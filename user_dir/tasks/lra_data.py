@@ -23,7 +23,7 @@ PREPARE = "prepare it again with data-prep/lra.sh"
 
 @dataclass(frozen=True)
 class LRAData:
-    """A prepared task; the fields are those of its `preparation.json`."""
+    """A prepared task; its fields are the keys of its `preparation.json`."""
 
     folder: Path
     task: str

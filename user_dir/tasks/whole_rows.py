@@ -1,4 +1,4 @@
-"""What tasks share whose rows are trained on whole: none is cut, none is left out for its length."""
+"""Shared by tasks that train on whole rows: no row is cut or left out for its length."""
 
 from typing import Any, Optional
 
@@ -28,7 +28,7 @@ class WholeRowsTask(FairseqTask):
         return indices
 
     def max_positions(self) -> None:
-        """No limit but the model's."""
+        """None: only the model limits the length."""
         return None
 
     @property

@@ -309,7 +309,7 @@ def main(arguments: Namespace) -> None:
 def fetched(url: str, dest: Path) -> Path:
     """The archive at `url`, in DEST/downloads, where the next preparation finds it.
 
-    Resumes what a killed run has begun. An archive whose name is that of an original with a known sha256
+    Resumes what a killed run has begun. An archive with the name of an original with a known sha256
     must have it; of others nobody has published one.
 
     Raises:

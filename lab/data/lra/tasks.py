@@ -23,7 +23,7 @@ BOTH = "both"
 PIPELINES = (SKYFORMER, STATE_SPACE)
 
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-"""By what a compressed archive begins with; these check what was compressed, tarfile does not."""
+"""Openers by the first bytes of an archive. They verify the checksum of the content; tarfile does not."""
 MOST_LISTED = 16
 """Input files that the manifest lists one by one; more are summed up."""
 

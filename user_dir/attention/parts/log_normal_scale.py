@@ -19,7 +19,7 @@ SMALLEST_SIGMA = 1e-6
 class LogNormalScale(nn.Module):
     """alpha and beta from queries and keys, without gradient.
 
-    In training the standard deviations are those of all real values of the worker's batch, all heads and
+    In training the standard deviations are taken over all real values of the worker's batch, all heads and
     channels together. A running average of the standard deviations over the batches of all workers (weight
     0.1 for the newest, a plain mean of the first ten batches) is kept in float32 buffers, also when the model
     is cast to half precision; evaluation takes it, 1 before any training. It is the same on every worker, so
@@ -140,7 +140,7 @@ class Moments:
         return (self.squares / (self.count - 1).clamp(min=1)).sqrt()
 
     def over_workers(self) -> "Moments":
-        """Of the values of all workers that train in parallel; every worker must call it."""
+        """The moments of the values of all parallel workers; every worker must call it."""
         if workers.get_data_parallel_world_size() == 1:
             return self
         count, mean, squares = (x.double() for x in (self.count, self.mean, self.squares))

@@ -12,10 +12,11 @@ def new_generator() -> torch.Generator:
 
 
 class SavedSeed:
-    """Of a module whose draws follow from a saved seed and a number, such as that of updates.
+    """A module whose draws follow from a saved seed and a number, such as the number of updates.
 
-    So all processes, whose global generators come apart with batches of other shapes, and a run that is
-    resumed draw the same. The seed is saved in two halves: averaging checkpoints sums it in its own dtype.
+    All processes draw the same, although their global generators come apart with batches of different
+    shapes; so does a run that is resumed. The seed is saved in two halves:
+    averaging checkpoints sums it in its own dtype.
     """
 
     def keep_seed(self) -> None:
@@ -23,7 +24,7 @@ class SavedSeed:
         self.register_buffer("seed", _halves(torch.randint(2**62, (), device="cpu")))
 
     def generator(self, number: int = 0) -> torch.Generator:
-        """That of the draws with this number, on the CPU."""
+        """The generator of the draws with this number, on the CPU."""
         high, low = self.seed.tolist()
         return torch.Generator("cpu").manual_seed((high << BITS) + low + number)
 
@@ -39,7 +40,7 @@ def _halves(seed: Tensor) -> Tensor:
 
 
 class RedrawnEachUpdate(SavedSeed):
-    """Of a module with a saved buffer that is drawn again before each update, and fixed in evaluation."""
+    """A module with a saved buffer that is drawn again before each update, and fixed in evaluation."""
 
     _drawn_at: int | None = None
 

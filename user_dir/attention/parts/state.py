@@ -63,7 +63,7 @@ def in_dtype(state: State, dtype: torch.dtype, *names: str) -> State:
 
 
 def state_bytes(incremental_state: dict[str, State]) -> int:
-    """Of all tensors in fairseq's `incremental_state`."""
+    """Bytes of all tensors in fairseq's `incremental_state`."""
     tensors = [x for entry in incremental_state.values() for x in entry.values() if isinstance(x, Tensor)]
     return sum(x.numel() * x.element_size() for x in tensors)
 

@@ -8,7 +8,7 @@ from ..config import EncoderConfig, _option
 
 @dataclass
 class LRAConfig(EncoderConfig):
-    """A pre-norm encoder, a pooled vector and a classifier; what is None is filled in from the data."""
+    """A pre-norm encoder, a pooled vector and a classifier; fields of None are filled in from the data."""
 
     max_positions: Optional[int] = _option(
         None, "longest sequence; default: the longest in the data, rounded up to a power of two"
