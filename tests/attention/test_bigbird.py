@@ -97,7 +97,7 @@ def test_blocks_are_drawn_from_all_over_the_longest_sequence():
 
 
 def test_blocks_are_drawn_from_a_generator_of_their_own():
-    """What is drawn behind them does not depend on how many they are."""
+    """Later random numbers do not depend on how many blocks are drawn."""
     after = []
     for blocks in (5, 64):
         torch.manual_seed(3)

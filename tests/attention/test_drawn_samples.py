@@ -18,7 +18,7 @@ def redrawing(name, causal, options):
 
 
 def begin_update(module, number):
-    """As fairseq's models do."""
+    """Tell the parts of a module the number of the update, as fairseq's models do."""
     for part in module.modules():
         if hasattr(part, "set_num_updates"):
             part.set_num_updates(number)
@@ -26,7 +26,7 @@ def begin_update(module, number):
 
 @pytest.mark.parametrize(("name", "causal", "options"), REDRAWING)
 def test_all_workers_draw_the_same_samples_before_each_update(name, causal, options):
-    """Whatever dropout has drawn meanwhile; evaluation keeps the last ones."""
+    """Draws of dropout in between do not matter; evaluation keeps the last samples."""
     first, second = (redrawing(name, causal, options) for _ in range(2))
     second.load_state_dict(first.state_dict())
     x, seen = torch.randn(40, 2, 12, dtype=torch.float64), []

@@ -12,7 +12,7 @@ def build(chunk_size=4, rounds=3, buckets=6, **options):
 
 
 def definition(module, x):
-    """Of one row `x: (N, D)`: each token, head and round looks through all earlier tokens of its bucket."""
+    """Outputs of a row `x: (N, D)`: in each head and round, tokens see all earlier ones in their bucket."""
     window = module.options.chunk_size
     qk, v = (f(x).unflatten(1, (module.num_heads, -1)) for f in (module.query_key, module.value))
     out = torch.zeros_like(v)

@@ -36,7 +36,7 @@ RECORDS = {
     "model_parts_cost": "model_parts/model_parts_cost",
     "operator_cost": "operator_cpu/operator_cost",
 }
-"""Of each benchmark, without the suffix."""
+"""The results of each benchmark, without the suffix."""
 NONSENSE = ("--architectures nonsense", "--nonsense", "--time-limit nonsense")
 HELP = ".*see .* --help"
 TIMED = {

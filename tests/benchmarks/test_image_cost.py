@@ -50,7 +50,7 @@ def test_every_way_draws_images(name):
 
 
 def test_models_have_the_papers_sizes():
-    """Those of the authors' code, and four special symbols in the embedding."""
+    """As many parameters as the authors' code has, and four special symbols in the embedding."""
     for images, parameters in (("mnist", 6_359_070), ("cifar10", 12_677_150)):
         model, _ = build_image_model("elu", images, image_cost.SIZES[images], "meta")
         assert sum(p.numel() for p in model.parameters()) == parameters + 4 * 128

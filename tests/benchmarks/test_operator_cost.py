@@ -110,7 +110,7 @@ def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
 
 
 def test_heads_too_wide_for_the_kernels_are_measured_in_pytorch(monkeypatch):
-    """As float32 heads of more than 128 columns on a GPU, whose rows `main` then names."""
+    """An example is float32 heads of more than 128 columns on a GPU; `main` then names PyTorch's rows."""
     monkeypatch.setitem(KERNELS, "cpp", replace(KERNELS["cpp"], max_dim=lambda dtype, decays: 8))
     monkeypatch.setattr(operator_cost, "ENOUGH_MS", 0)
     monkeypatch.setattr(measuring, "SAMPLE_MS", 0)

@@ -95,7 +95,7 @@ def test_only_failed_allocations_are_out_of_memory():
 
 @pytest.fixture(autouse=True)
 def processes_not_forks(monkeypatch):
-    """Whatever tests of commands have left in its place."""
+    """Real processes, although tests of commands replace them by forks."""
     monkeypatch.setattr(worker, "subprocess", subprocess)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 SEED = 1234
-"""That every test begins with."""
+"""The seed with which every test begins."""
 
 
 def mainly(kept: Container[object], values: Iterable[object]) -> list[Any]:

@@ -59,7 +59,7 @@ def run(function: Callable, q, k, v, state, grad, grad_state, log_decay=None) ->
 
 
 def definition(q, k, v, state, grad, grad_state, normalize: bool, log_decay=None, scale=1.0) -> list[Tensor]:
-    """As `run`, of the definition in the type of q."""
+    """The results of `run` by the definition, in the type of q."""
     count = q.shape[1] // max(k.shape[1], 1)
 
     def attend(q, k, v, state, log_decay=None):
@@ -82,7 +82,7 @@ def definition(q, k, v, state, grad, grad_state, normalize: bool, log_decay=None
 def definition_of_packed(
     q, k, v, states, grad, grad_states, normalize: bool, log_decay=None, scale=1.0, *, bounds: Sequence[int]
 ):
-    """As `definition`, of each sequence by itself."""
+    """The results of `definition` for each sequence by itself."""
     found = []
     for number, (begin, end) in enumerate(pairwise(bounds)):
         rows = [x[:, :, begin:end] for x in (q, k, v, grad)]

@@ -20,7 +20,7 @@ def load(golden_dir: Path, file: str) -> dict[str, np.ndarray]:
 
 
 def state(arrays: dict[str, np.ndarray], prefix: str = "state/") -> dict[str, Tensor]:
-    """Those whose names begin with `prefix`, as a state dict without it."""
+    """A state dict of the arrays whose names begin with `prefix`, without the prefix."""
     return {
         key.removeprefix(prefix): torch.tensor(value)
         for key, value in arrays.items()
@@ -54,7 +54,7 @@ def check_attend(
 
 
 def check_run(module: nn.Module, golden_dir: Path, file: str, run: str) -> None:
-    """As `check`, of a run of a file that names the parameters whose gradient is zero by analysis."""
+    """`check` a run of a file that names the parameters whose gradient is zero by analysis."""
     meta = json.loads(str(np.load(golden_dir / file)["meta"]))
     zero = meta["runs"][run]["analytically_zero_gradient"]
     arrays = load(golden_dir, file)

@@ -9,7 +9,7 @@ from lab.run.log import Entry, read_records
 
 
 def updates(log: str) -> list[Entry]:
-    """What was logged after each update."""
+    """The record of each update."""
     return [record for kind, record in read_records(log.splitlines()) if kind == "train_inner"]
 
 

@@ -46,7 +46,7 @@ def steps_of_a_layer(
     steps: ModuleType = fused,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16),
 ) -> None:
-    """Those of `causal_linear_attention.fused` with their derivatives, and RMSNorm."""
+    """Run the steps of `causal_linear_attention.fused` with their derivatives, and RMSNorm."""
     seed, direction, theta = (
         fused.new_seed(device),
         torch.rand(dim, device=device),

@@ -126,5 +126,5 @@ def trained(kind: str, tmp_path_factory, data: Path | None = None) -> Tiny:
 
 
 def losses(run: Path) -> dict[int, float]:
-    """Those in the log of a run."""
+    """The losses in the log of a run, by update."""
     return logs.losses((run / "train.log").read_text())

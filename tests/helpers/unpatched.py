@@ -32,7 +32,7 @@ class Unpatched:
         return subprocess.CompletedProcess([code], status, output)
 
     def end(self) -> None:
-        """No more code."""
+        """End the process."""
         self.process.stdin.close()
         self.process.wait()
 

@@ -76,7 +76,7 @@ def train_in_two_processes(command: list[str]) -> None:
 
 
 def assert_same_weights(folder: Path, rtol: float = 1e-4, atol: float = 1e-4) -> None:
-    """Of the last checkpoints of the runs `one` and `two` in `folder`, up to the hundredth of a step.
+    """The last checkpoints of the runs `one` and `two` in `folder` agree to a hundredth of a step.
 
     Where a gradient is nearly zero, Adam turns its rounding into a part of the step, 0.01.
     """

@@ -79,7 +79,7 @@ ONE_HEAD = ("cosformer_lm", "flash_lm", "flash_quad_lm", "tnn_lm")
 
 
 def flags(name: str) -> list[str]:
-    """Those of a small model of architecture `name`."""
+    """The flags of a small model of architecture `name`."""
     encoder = name.startswith("roberta_")
     words = [*(ENCODER if encoder else LANGUAGE_MODEL), "--arch", name]
     if name not in (*ONE_HEAD, "roberta_flash", "roberta_flash_quad", "roberta_tnn"):

@@ -36,7 +36,7 @@ def batch(task, count=11):
     ids=["mnist", "cifar10"],
 )
 def test_sizes_of_the_papers_models(layers, size, parameters, tmp_path):
-    """Those of the authors' code, and four special symbols in the embedding."""
+    """As many parameters as the authors' code has, and four special symbols in the embedding."""
     folder = write_images(tmp_path / "one", 256, size, (("train", 1), ("valid", 1), ("test", 1)))
     task = pixel_task(folder)
     for arch in ("pixel_linear", "pixel_softmax"):

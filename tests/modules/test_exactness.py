@@ -85,7 +85,7 @@ def test_a_model_runs_kernels_unless_its_backend_is_torch(name):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_derivative_of_rmsnorm_where_epsilon_counts(dtype):
-    """Of one channel, `x / (x + e)`: `e / (x + e)^2`, at x = e = 1e-8."""
+    """For one channel, `x / (x + e)`, it is `e / (x + e)^2`; here x = e = 1e-8."""
     x = torch.tensor([[1e-8]], dtype=dtype, requires_grad=True)
     RMSNorm()(x).backward()
     torch.testing.assert_close(x.grad, torch.tensor([[2.5e7]], dtype=dtype))
@@ -189,7 +189,7 @@ def test_glu_under_autocast():
 
 
 def test_sinusoidal_positions_are_exact_at_any_position():
-    """As in float64; angles in float32 would be off by up to 4e-3."""
+    """They equal float64's; angles in float32 would be off by up to 4e-3."""
     rows = SinusoidalPositions(64, 1)(torch.tensor([[100_000]]))[0, 0]
     frequencies = [10000 ** (-i / 31) for i in range(32)]
     angles = torch.tensor([100_002 * x for x in frequencies], dtype=torch.float64)

@@ -232,7 +232,7 @@ def test_a_packed_sequence_has_the_bits_of_one_alone(library, normalize):
 @normalizes
 @pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
 def test_the_same_bits_in_any_order(library, device, normalize):
-    """Of threads and blocks: one at a time from either end, a few at once, all at once in the wrong order."""
+    """Threads and blocks run one by one from either end, a few at once, or all at once in wrong order."""
     given = draw(THREE_SEGMENTS, torch.bfloat16, normalize)
     first, *others = (
         emulation.emulate(library(device), *given, normalize, device, order=order)

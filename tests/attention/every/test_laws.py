@@ -252,7 +252,7 @@ def test_autocast_changes_little(key, causal):
 
 @all_forms
 def test_saved_and_loaded_it_gives_the_same(key, causal, tmp_path):
-    """What was drawn at random is saved with it."""
+    """A module saves its random draws, too."""
     first, second = build(key, causal), build(key, causal)
     x = torch.randn(700, 2, 12)  # more blocks than BigBird sees anyway
     out, _ = first(x)
@@ -269,7 +269,7 @@ def test_saved_and_loaded_it_gives_the_same(key, causal, tmp_path):
 @all_forms
 @torch.no_grad()
 def test_dropout_acts_on_the_weights_in_training_only(key, causal):
-    """Of the mechanisms that form weights; the others have none."""
+    """For mechanisms that form weights; the others have no dropout."""
     module, dropping = build(key, causal), build(key, causal, dropout=0.5)
     dropping.load_state_dict(module.state_dict())
     x = torch.randn(100, 2, 12)

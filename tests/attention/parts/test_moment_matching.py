@@ -22,7 +22,7 @@ def softmax_log_variance(q: Tensor, k: Tensor) -> float:
 
 
 def log_variance(weights):
-    """Of a list of rows of positive weights, each divided by its sum."""
+    """The variance of the logarithms of positive weights, each row of them divided by its sum."""
     logs = [math.log(w / sum(row)) for row in weights for w in row]
     return statistics.variance(logs)
 

@@ -189,7 +189,7 @@ def test_sentencepiece_on_wikitext(call, small_corpus, small_texts, small_prepar
 
 
 def test_text_of_another_folder_is_refused(tiny_pretraining, tmp_path):
-    """Of the same length, so that only its checksum tells."""
+    """The text has the same length, so that only its checksum tells."""
     source = tiny_pretraining.parent
     facts = manifest(tiny_pretraining)["source"]
     assert facts["path"] == str(source)

@@ -180,7 +180,7 @@ def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, boun
 
 @pytest.mark.parametrize("name", ["preparation.json", "dict.txt", "train.idx", "label/train.bin"])
 def test_a_pipe_in_a_folder_of_data_is_refused(name, tmp_path):
-    """Whatever opens the folder: a read of it would wait without end."""
+    """Everything that opens the folder refuses it: to read a pipe would wait without end."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
     task = Namespace(_name="language_modeling", data=str(tmp_path))

@@ -122,7 +122,7 @@ def refusal(model: torch.nn.Module, tokens: torch.Tensor, **options: object) -> 
 
 
 def gradients(model: torch.nn.Module, asked: dict) -> torch.Tensor:
-    """Those of all parameters in training, with the same dropout each time."""
+    """The gradients of all parameters in training, with the same dropout each time."""
     model.train()
     model.zero_grad()
     torch.manual_seed(0)

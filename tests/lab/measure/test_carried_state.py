@@ -173,7 +173,7 @@ def test_models_that_cannot():
     ],
 )
 def test_positions_of_the_training_are_those_of_an_epoch(task, epoch, here, expected):
-    """Of 25 updates: the state starts again with each epoch."""
+    """After 25 updates; the state starts again with each epoch."""
     config = {"task": {"_name": task, "tokens_per_sample": 16}, "optimization": {"update_freq": [1]}}
     place = {"train_iterator": {"epoch": epoch, "iterations_in_epoch": here}}
     state = {"cfg": config, "optimizer_history": [{"num_updates": 25}], "extra_state": place}

@@ -96,7 +96,7 @@ def test_bits_of_token_frequencies(tmp_path):
 
 @pytest.mark.parametrize("kind", ["language_model", "masked_lm"])
 def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
-    """Those of the split itself, under the names of a study."""
+    """The figures of the split itself, under the names of a study."""
     names = (
         "tokens",
         "words",

@@ -72,7 +72,7 @@ class Terminal(io.StringIO):
 
 
 def followed(out, updates=20, lines=RUN):
-    """What is shown of a run, redrawn lines each for itself."""
+    """The lines shown during a run, each redrawn line for itself."""
     progress = Progress(updates, out)
     for one in lines.splitlines():
         progress.feed(one)

@@ -70,7 +70,7 @@ def test_total_batch_of_the_paper():
 
 
 def test_lln_has_fairseqs_recipe():
-    """That of its RoBERTa-base, not TransNormer's; 2,048 sequences a batch."""
+    """The recipe of its RoBERTa-base, not TransNormer's; 2,048 sequences per batch."""
     for name in ("lln", "lln_diag", "softmax_lln"):
         lln = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")
         assert [8 * n * lln.get("dataset", "batch_size") for n in shared_batch(lln, 8)[0]] == [2048]
@@ -124,7 +124,7 @@ def test_fp16_of_a_yaml_on_the_cpu(extra, notes, tmp_path, capsys):
 
 
 def test_attention_dropout_of_table_13():
-    """Of the methods in TransNormer's Table 5 vanilla attention alone has it."""
+    """In TransNormer's Table 5, vanilla attention alone has it."""
     others = ("linear", "performer", "flash", "flash_quad", "transformer_ls")
     for name in ("softmax", "transnormer_t1", "transnormer_t2", *others):
         experiment = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")

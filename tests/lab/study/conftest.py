@@ -109,7 +109,7 @@ def cells(
     flags: Sequence[str] = (),
     start: Path | None = None,
 ) -> list[Cell]:
-    """Those that a command with these choices and options asks for."""
+    """The cells that a command with these choices and options asks for."""
     return cells_of(Plan(study, out, data, tuple(flags), start), asked or {}, seeds)
 
 

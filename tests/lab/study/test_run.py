@@ -32,7 +32,7 @@ from tests.helpers.once import filled_once
 from tests.lab.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of, write_record
 
 BEGUN_BEFORE = "721cb310f273"
-"""Of the tiny study's cell elu, as revision 177900ac computed it."""
+"""The fingerprint of the tiny study's cell elu, as revision 177900ac computed it."""
 
 
 def record(out, method="elu", seed=1):

@@ -39,7 +39,7 @@ def test_study(refused, tmp_path, name):
 
 
 def test_a_lock_that_was_removed_is_taken_again(tmp_path, monkeypatch):
-    """As by a command that has failed early, while another one waits for its lock."""
+    """A command that has failed early removes it, while another command waits for the lock."""
     folder, asked, sleep = tmp_path / "out", threading.Event(), time.sleep
     folder.mkdir()
     monkeypatch.setattr(time, "sleep", lambda seconds: asked.set() or sleep(seconds))

@@ -25,7 +25,7 @@ def _divide(x: NDArray, y: NDArray) -> NDArray:
 
 
 def _remainder(x: NDArray, y: NDArray) -> NDArray:
-    """Of that division: it has the sign of x."""
+    """The remainder of `_divide`, with the sign of x."""
     return x - _divide(x, y) * y
 
 

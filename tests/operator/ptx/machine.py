@@ -207,7 +207,7 @@ class Machine:
         return numbers[self.register(guard)[numbers]]
 
     def _whole_warps(self, instruction: Instruction, place: int, numbers: NDArray) -> NDArray[np.int64]:
-        """Those threads all of whose warp is here; the others wait for the rest of theirs."""
+        """The threads whose warps are complete here; the others wait for the rest of their warps."""
         if len(numbers) % 32 == 0 and (numbers[::32] + 31 == numbers[31::32]).all():
             return numbers
         here = np.bincount(numbers // 32, minlength=len(self.everyone) // 32)
@@ -236,7 +236,7 @@ class Machine:
         self.state[self._guarded(instruction, numbers)] = _DONE
 
     def _barrier(self, instruction: Instruction, place: int, numbers: NDArray[np.int64]) -> None:
-        """Of a block, with a vote or without, or of a warp."""
+        """The barrier of a block, with a vote or without, or of a warp."""
         if instruction.parts[1] == "warp":
             # Lanes may come one by one; the scheduler has let those behind catch up.
             late = self._incomplete(numbers)
@@ -255,7 +255,7 @@ class Machine:
             self.vote_to[numbers] = to.number
 
     def _incomplete(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those threads without all of their warp that has not ended."""
+        """The threads some of whose warp is alive elsewhere."""
         here = np.bincount(numbers // 32, minlength=len(self.everyone) // 32)
         alive = (self.state != _DONE).reshape(-1, 32).sum(1)
         return numbers[here[numbers // 32] < alive[numbers // 32]]

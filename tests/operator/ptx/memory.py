@@ -56,7 +56,7 @@ class GlobalMemory(_Memory):
 
 
 class SharedMemory(_Memory):
-    """That of all blocks, which starts as NaN; accesses are told to the race detector."""
+    """The shared memory of all blocks, NaN at first; it reports accesses to the race detector."""
 
     def __init__(self, blocks: int, size: int, races: Races):
         self.size, self.pitch, self.races = size, -(-size // 128) * 128, races

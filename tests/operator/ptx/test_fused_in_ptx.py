@@ -56,7 +56,7 @@ def test_gated_unit(interpreter, dtype):
 @dtypes
 @pytest.mark.parametrize(("length", "batch", "heads", "dim", "map"), [(18, 2, 1, 5, 1), (3, 1, 2, 40, 2)])
 def test_features(interpreter, dtype, length, batch, heads, dim, map):
-    """Of two parts, and of more pairs of channels than half a warp has lanes."""
+    """Features of two parts, and of more pairs of channels than half a warp has lanes."""
     grads = list(torch.randn(3, batch, heads, length, dim).to(dtype).unbind(0))
     given = torch.randn(length, batch, 3 * heads * dim).to(dtype), *rotation(dim), heads, map, 0.7
     expected = *fused.features(*given), *fused.features_backward(*grads, *given)
