@@ -37,10 +37,11 @@ from lab.publish.costs import (
     Results,
     Value,
     curves,
-    length_table,
+    length_rows,
     measured_on,
 )
 from lab.publish.plots import plot_curves
+from lab.publish.tables import markdown_table
 
 # The vocabulary of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -150,20 +151,12 @@ def table(results: Results, title: str, kind: str, value: Value, form: str, pape
     """A row an attention, a column a length; with `paper`, "infer" or "train", TransNormer's rows below."""
     limit, lengths = results["settings"]["time_limit"], results["settings"]["lengths"]
     words = {NOT_MEASURED: NOT_MEASURED, "out of memory": DASH, "time limit": f"over {limit:g} s"}
-    more = []
+    measured = length_rows(results, ATTENTIONS, lambda c: form.format(value(c)), kind=kind, words=words)
+    rows = [[f"{label}, here", *figures] for label, *figures in measured]
     for row in read_table("transnormer_07_lra_speed") if paper else ():
         figures = [row.get(f"{paper}_{n // 1000}k", "-") for n in lengths]
-        more.append([f"{row['model']} (TransNormer)", *(f.replace("-", DASH) for f in figures)])
-    return length_table(
-        results,
-        title,
-        ATTENTIONS,
-        lambda c: form.format(value(c)),
-        kind=kind,
-        words=words,
-        more=more,
-        suffix=", here",
-    )
+        rows.append([f"{row['model']} (TransNormer)", *(f.replace("-", DASH) for f in figures)])
+    return f"{title}\n\n" + markdown_table(["", *(f"{n:,}" for n in lengths)], rows)
 
 
 def caption(results: Results) -> str:

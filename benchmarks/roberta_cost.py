@@ -31,7 +31,7 @@ from lab.publish.costs import (
     Results,
     Value,
     curves,
-    length_table,
+    length_rows,
     measured,
     measured_on,
     precision,
@@ -146,12 +146,13 @@ def tables(results: Results) -> str:
     words = {"out of memory": OUT_OF_MEMORY, "time limit": f"over {results['settings']['time_limit']:g} s"}
     time = "Seconds per training step, median (range), by length:"
     memory = "Peak memory of a training step, MiB here and GB in the paper, by length:"
-    parts = []
+    header, parts = ["measured here", *(f"{n:,}" for n in results["settings"]["lengths"])], []
     for title, metric, show in (
         (time, "sec_per_it", lambda c: spread(c.seconds, "{:.3g}")),
         (memory, "memory_gb", lambda c: f"{c.peak:,.0f}"),
     ):
-        parts.append(length_table(results, title, METHODS, show, corner="measured here", words=words))
+        rows = length_rows(results, METHODS, show, words=words)
+        parts.append(f"{title}\n\n{markdown_table(header, rows)}")
         parts.append(paper_table(metric))
     return "\n\n".join(parts)
 

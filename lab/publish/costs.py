@@ -87,21 +87,28 @@ def length_table(
     *,
     kind: str = "training",
     places: Sequence[int] = (),
-    corner: str = "",
-    suffix: str = "",
-    words: Mapping[str, str] | None = None,
-    more: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A title and a table: a row for each architecture, then `more`; a column for each length or place.
-
-    `suffix` follows the names of the rows.
-    """
+    """A title and a table: a row for each architecture, a column for each length or place."""
     places = places or results["settings"]["lengths"]
-    rows = [
-        [looks[name].label + suffix, *(shown(cell(results, kind, name, at), show, words) for at in places)]
+    rows = length_rows(results, looks, show, kind=kind, places=places)
+    return f"{title}\n\n" + markdown_table(["", *(f"{at:,}" for at in places)], rows)
+
+
+def length_rows(
+    results: Results,
+    looks: Looks,
+    show: Callable[[Cell], str],
+    *,
+    kind: str = "training",
+    places: Sequence[int] = (),
+    words: Mapping[str, str] | None = None,
+) -> list[list[str]]:
+    """The label of each architecture and its cells at the lengths or `places`; `words` as in `shown`."""
+    places = places or results["settings"]["lengths"]
+    return [
+        [looks[name].label, *(shown(cell(results, kind, name, at), show, words) for at in places)]
         for name in results["settings"]["architectures"]
     ]
-    return f"{title}\n\n" + markdown_table([corner, *(f"{at:,}" for at in places)], [*rows, *more])
 
 
 def measured(
