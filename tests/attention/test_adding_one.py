@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "user_dir",
@@ -58,6 +60,7 @@ def replace(path, old, new):
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
+@pytest.mark.longest
 def test_a_new_attention_is_everywhere_after_three_files(tmp_path):
     ignored = shutil.ignore_patterns("csrc")
     for name in PACKAGES:

@@ -26,7 +26,6 @@ from user_dir.tasks.lra_data import open_lra_data
 SPLITS = ("train", "valid", "test")
 
 
-@pytest.mark.longest
 @pytest.mark.slow
 def test_wikitext2_words(call, wikitext2, tmp_path):
     dest = tmp_path / "wikitext-2 words"

@@ -32,6 +32,7 @@ def project(tmp_path, monkeypatch):
     return document
 
 
+@pytest.mark.longest
 def test_committed_tables_and_pages_are_those_of_the_committed_results():
     assert make_results.renew(check=True) == []
 

@@ -184,6 +184,7 @@ def test_srun_trains_what_one_process_trains(config, corpus, trained, tmp_path, 
     check_same_run(tmp_path / "run", trained)
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_torchrun_on_two_machines_trains_what_one_process_trains(config, corpus, trained, tmp_path, root):
     """One process each; as far as torchrun knows they are two."""

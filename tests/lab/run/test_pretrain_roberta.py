@@ -25,6 +25,7 @@ def test_it_learns(encoder_corpus, tmp_path_factory):
     assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_a_shorter_run_carries_on(call, encoder_configs, encoder_corpus, tmp_path):
     """The same losses, masks and dropout included, each update once, and the same weights.

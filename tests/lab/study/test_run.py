@@ -193,6 +193,7 @@ def test_the_page_of_a_run_below_the_log_interval_has_dashes(call, study_file, t
     call(study, *words, "--", *SHORT, "--log-interval", 100, "--max-update", 2)
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, kill, study_file, tmp_path):
     flags = ["--", *SHORT, "--max-update", 12, "--save-interval-updates", 2, "--keep-interval-updates", 1]
@@ -252,6 +253,7 @@ def test_what_a_failed_start_has_left_does_not_count(call, study_file, tmp_path)
     assert not (folder / "dict.txt").exists() and "half a line" not in (folder / "train.log").read_text()
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_the_study_of_the_documents_runs(call, tmp_path):
     """Tuned first; the second command finds the first seed done."""
