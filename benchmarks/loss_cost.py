@@ -22,27 +22,18 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import torch
 import torch.nn.functional as F
-from fairseq import tasks
-from fairseq.data import Dictionary
-from fairseq.data.iterators import GroupedIterator
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.tokenizer import tokenize_line
-from fairseq.trainer import Trainer
 from torch import Tensor
 
 from benchmarks.measuring import PeakMemory, exact_frees, ran_out_of_memory, timed, usual_frees
 from benchmarks.run import choose_device, same_case, write_tables
 from benchmarks.worker import run_case
 from lab.console import Parser, add_device, add_out_dir, count, out_dir, run_command
-from lab.data.preparation import numbered, write_rows
 from lab.errors import UserError
 from lab.files import BENCHMARKS, ROOT, check_output, json_with, read_json, shown_path, write_json
 from lab.provenance import check_same_machine, environment, memory_available
 from lab.publish.tables import markdown_table, ran_on, spread
 from lab.run.launch import Machines
-from lab.run.plan import parsed, read_experiment
 from lab.run.recipe import fairseq_arguments
-from user_dir.modules.linear_cross_entropy import ROWS, _Chunked, linear_cross_entropy
 
 RESULT = json_with("records")
 ONE_TABLE = ("tokens", "width", "steps", "losses")
@@ -70,11 +61,15 @@ def plain(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 def chunked(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """What `chunked_cross_entropy` computes."""
+    from user_dir.modules.linear_cross_entropy import linear_cross_entropy
+
     return linear_cross_entropy(x, weight, target, ignore_index=PAD)
 
 
 def fallback(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """The project's own loop over chunks."""
+    from user_dir.modules.linear_cross_entropy import ROWS, _Chunked
+
     return _Chunked.apply(x, weight, None, target, PAD, ROWS)
 
 
@@ -106,6 +101,8 @@ def available(device: str) -> list[str]:
 
 def products(x: Tensor, weight: Tensor) -> None:
     """The three matrix products of a loss, in chunks, nothing else."""
+    from user_dir.modules.linear_cross_entropy import ROWS
+
     grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
     for start in range(0, len(x), ROWS):
         part = x[start : start + ROWS]
@@ -185,6 +182,11 @@ def step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> float:
 
 def prepare(text: Path, words: int, folder: Path) -> None:
     """The text as the train split of a prepared corpus, its dictionary padded to `words` entries."""
+    from fairseq.data import Dictionary
+    from fairseq.tokenizer import tokenize_line
+
+    from lab.data.preparation import numbered, write_rows
+
     dictionary = Dictionary()
     lines = text.read_text(encoding="utf-8").splitlines()
     for line in lines:
@@ -199,6 +201,13 @@ def prepare(text: Path, words: int, folder: Path) -> None:
 
 def measure_update(case: dict[str, Any]) -> dict[str, Any]:
     """Seconds, losses and the peak memory of the whole process of real updates of a YAML."""
+    from fairseq import tasks
+    from fairseq.data.iterators import GroupedIterator
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.trainer import Trainer
+
+    from lab.run.plan import parsed, read_experiment
+
     experiment = read_experiment(ROOT / case["config"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -20,7 +20,6 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import numpy as np
 import torch
-from fairseq.data import TokenBlockDataset, data_utils
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -77,15 +76,20 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def lengths_of(data: Path, mode: str) -> np.ndarray:
     """Tokens of each training sequence, in the text's order, as fairseq cuts it; longer ones left out."""
-    text = data_utils.load_indexed_dataset(str(data / "train"))
+    from fairseq.data import TokenBlockDataset
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    text = load_indexed_dataset(str(data / "train"))
     found = TokenBlockDataset(text, text.sizes, LONGEST, pad=1, eos=2, break_mode=mode).sizes
     return found[found <= LONGEST].astype(np.int64)
 
 
 def batches_of(lengths: np.ndarray) -> list[np.ndarray]:
     """The lengths in each of fairseq's batches of at most TOKENS tokens, padding included."""
-    order, size_of = np.argsort(lengths, kind="stable"), lengths.__getitem__
-    batches = data_utils.batch_by_size(order, size_of, num_tokens_vec=lengths[order], max_tokens=TOKENS)
+    from fairseq.data.data_utils import batch_by_size
+
+    order = np.argsort(lengths, kind="stable")
+    batches = batch_by_size(order, lengths.__getitem__, num_tokens_vec=lengths[order], max_tokens=TOKENS)
     return [lengths[batch] for batch in batches]
 
 
