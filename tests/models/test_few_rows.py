@@ -25,12 +25,14 @@ MODELS = {
     "without biases": ("transnormer_t2", {"no_glu_bias": True}, (4, 2)),
     "another activation": ("transnormer_t1", {"glu_activation": "gelu"}, (4, 0)),
     "1+elu": ("linear_transformer_lm", {"decoder_norm": "rmsnorm", "decoder_ffn": "glu"}, (4, 2)),
-    "LLN": ("lln_lm", {"decoder_norm": "rmsnorm"}, (4, 0)),
-    "no output map": ("cosformer_lm", {"decoder_norm": "rmsnorm", "cosformer_no_output_map": True}, (0, 0)),
+    "LLN": ("lln_lm", {"decoder_norm": "rmsnorm"}, (8, 0)),
+    "1+elu, LayerNorm": ("linear_transformer_lm", {}, (8, 0)),
+    "LLN, LayerNorm": ("lln_lm", {}, (8, 0)),
+    "no output map": ("cosformer_lm", {"decoder_norm": "rmsnorm", "cosformer_no_output_map": True}, (4, 0)),
     "side by side": ("transnormer_t1", {"decoder_attention": "diag+norm*2"}, (0, 2)),
     "another attention": ("tnn_lm", {"decoder_layers": 2, "glu_dim": 48}, (0, 2)),
     "post-norm": ("transnormer_t1", {"decoder_norm_position": "post"}, (0, 0)),
-    "LayerNorm": ("transnormer_t1", {"decoder_norm": "layernorm"}, (0, 0)),
+    "LayerNorm": ("transnormer_t1", {"decoder_norm": "layernorm"}, (4, 0)),
 }
 
 
@@ -82,7 +84,7 @@ def add_one(module, given, out):
         ("self_attn.q_proj", (2, 2)),
         ("self_attn.out_proj", (2, 2)),
         ("self_attn.norm", (2, 2)),
-        ("self_attn_layer_norm", (2, 2)),
+        ("self_attn_layer_norm", (4, 2)),
         ("final_layer_norm", (4, 1)),
         ("glu", (4, 1)),
         ("glu.l1", (4, 1)),
@@ -95,6 +97,38 @@ def test_parts_with_hooks_are_called(part, calls):
     model.decoder.layers[1].get_submodule(part).register_forward_hook(add_one)
     check(model, calls)
     assert not torch.allclose(decoded(model), plain)
+
+
+@pytest.mark.parametrize(
+    ("part", "calls"),
+    [
+        ("self_attn.v_proj", (6, 0)),
+        ("self_attn_layer_norm", (8, 0)),
+        ("final_layer_norm", (8, 0)),
+        ("fc1", (6, 0)),
+        ("fc2", (6, 0)),
+    ],
+)
+def test_parts_with_hooks_beside_layer_norm_are_called(part, calls):
+    model = build_lm("linear_transformer_lm", decoder_layers=2)
+    plain = decoded(model)
+    model.decoder.layers[1].get_submodule(part).register_forward_hook(add_one)
+    check(model, calls)
+    assert not torch.allclose(decoded(model), plain)
+
+
+@pytest.mark.parametrize("method", ["decode", "features"])
+def test_a_method_that_was_replaced_is_called(method, monkeypatch):
+    model = build_lm("linear_transformer_lm", decoder_layers=2)
+    attention, seen = model.decoder.layers[1].self_attn, []
+    own = getattr(attention, method)
+    monkeypatch.setattr(attention, method, lambda *given: seen.append(given) or own(*given), raising=False)
+    check(model, (8, 0))
+    assert seen
+
+
+def test_a_backend_without_kernels_runs_no_step():
+    check(build_lm("linear_transformer_lm", decoder_layers=2, attention_backend="torch"), (0, 0))
 
 
 def test_an_attention_with_a_hook_is_called():

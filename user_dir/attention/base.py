@@ -268,9 +268,9 @@ class SelfAttention(JoinsMaps, Attention):
         return self._join(out, x), state
 
     def residual_step(
-        self, x: Tensor, eps: float, new: NewTokens, incremental_state: dict[str, State]
+        self, x: Tensor, norm: nn.Module, new: NewTokens, incremental_state: dict[str, State]
     ) -> Tensor | None:
-        """`x + self(rms(x))` of single tokens `x: (1, B, D)` by the kernels; None where they cannot.
+        """`x + self(norm(x))` of single tokens `x: (1, B, D)` by the kernels; None where they cannot.
 
         They compute what is on both sides of `decode`; parts that were replaced or have hooks must be called.
         """
@@ -281,12 +281,17 @@ class SelfAttention(JoinsMaps, Attention):
             return None
         if (joined := self.joined_parameters()) is None:
             return None
-        q, k, v = self._single_tokens(linear_step(x, eps, *joined, None))
-        state = self.get_state(incremental_state)
-        out, state = self.decode(q, k, v, new, self.first_state(q) if state is None else state)
+        inputs, eps = (x, norm.eps) if is_plain_rms(norm) else (norm(x), None)
+        qkv, state = linear_step(inputs, eps, *joined, None), self.get_state(incremental_state)
+        out, state = self.decode_joined(qkv, new, state)
         self.set_state(incremental_state, {**state, "position": new.end})
         norm_eps = None if self.norm is None else self.norm.eps
         return linear_step(out.reshape(x.shape), norm_eps, self.out_proj.weight, self.out_proj.bias, x)
+
+    def decode_joined(self, qkv: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
+        """`decode` of single tokens with q, k and v side by side, `(1, B, 3 D)`; no state at the start."""
+        q, k, v = self._single_tokens(qkv)
+        return self.decode(q, k, v, new, self.first_state(q) if state is None else state)
 
     def _single_tokens(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v `(B, H, 1, d)` from those of all heads side by side."""

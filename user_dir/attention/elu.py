@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice
-from .linear import LinearAttention
+from .linear import LinearAttention, next_sums
+from .parts import joined
 from .parts.features import one_plus_elu
+from .parts.new_tokens import NewTokens
+from .parts.state import State
 from .registry import register_attention
 
 
@@ -43,3 +46,12 @@ class EluAttention(LinearAttention):
         if q.dtype == torch.float16 and not self.normalize:
             q, k = q.float(), k.float()
         return one_plus_elu(q), one_plus_elu(k)
+
+    def decode_joined(self, qkv: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
+        """See `SelfAttention.decode_joined`; q and k become features in one call."""
+        own = self.has_methods_of(EluAttention, "decode", "features")
+        if state is None or new.padding_mask is not None or not own:
+            return super().decode_joined(qkv, new, state)
+        q, k, v = joined.features(qkv, self.num_heads, "1+elu", None)
+        out, total = next_sums(q, k, v, state["sum"], normalize=self.normalize, backend=self.backend)
+        return out, {"sum": total}

@@ -3,13 +3,13 @@
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from causal_linear_attention.decoding import few_rows
+from causal_linear_attention.decoding import few_rows, linear_step
 
 from ..attention.base import SelfAttention
 from ..attention.parts.new_tokens import NewTokens
 from ..modules import GLU, build_norm
 from ..modules.dropout import drops
-from ..modules.linear_maps import has_hooks
+from ..modules.linear_maps import has_hooks, is_plain
 from ..modules.norms import is_plain_rms
 from ..modules.residual import add_and_norm, add_branch
 
@@ -82,13 +82,23 @@ class TransformerLayer(nn.Module):
         """`forward`, pre-norm and without dropout, each half by kernels where its parts fit them."""
         out, norm, attention = None, self.self_attn_layer_norm, self.self_attn
         single = len(x) == 1 and new is not None and incremental_state is not None and mask is None
-        if single and is_plain_rms(norm) and isinstance(attention, SelfAttention):
-            out = attention.residual_step(x, norm.eps, new, incremental_state)
+        if single and isinstance(attention, SelfAttention):
+            out = attention.residual_step(x, norm, new, incremental_state)
         x = x + self._attention(norm(x), mask, incremental_state, new) if out is None else out
-        out, norm, glu = None, self.final_layer_norm, getattr(self, "glu", None)
-        if type(glu) is GLU and not has_hooks(glu) and is_plain_rms(norm):
-            out = glu.residual_step(x, norm.eps)
+        out, norm = self._feed_forward_step(x), self.final_layer_norm
         return x + self._feed_forward(norm(x)) if out is None else out
+
+    def _feed_forward_step(self, x: Tensor) -> Tensor | None:
+        """`x + f(norm(x))` for f the feed-forward network, by the kernels; None where they cannot."""
+        norm = self.final_layer_norm
+        if hasattr(self, "glu"):
+            fits = type(self.glu) is GLU and not has_hooks(self.glu) and is_plain_rms(norm)
+            return self.glu.residual_step(x, norm.eps) if fits else None
+        first, second = self.fc1, self.fc2
+        if not (self.kernels and is_plain(first) and is_plain(second)) or drops(self.inner_dropout):
+            return None
+        inner = self.activation(linear_step(norm(x), None, first.weight, first.bias, None))
+        return linear_step(inner, None, second.weight, second.bias, x)
 
     def _attention(
         self, x: Tensor, mask: Tensor | None, incremental_state: dict | None, new: NewTokens | None

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_linear_attention import causal_linear_attention_step
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 
 BLOCK = 4
@@ -93,11 +94,12 @@ def exponential_attention_step(
     if padding_mask is not None:
         b = b.masked_fill(padding_mask[:, None, :, None], -torch.inf)
     new = torch.maximum(top, b).detach()
-    kept, phi_k = torch.exp(top - new), torch.exp(b - new)
-    total = kept.mT * total + phi_k.mT * F.pad(v.to(total.dtype), (0, 1), value=1.0)
-    exponent = a + new
+    phi_k, exponent = torch.exp(b - new), a + new
     phi_q = torch.exp(exponent - exponent.amax(-1, keepdim=True).detach())
-    return _quotient(phi_q @ total).to(v.dtype), (total, new)
+    phi_q, phi_k, wide = (x.squeeze(2) for x in (phi_q, phi_k, v.to(total.dtype)))
+    total = torch.exp(top - new).mT * total
+    out, total = causal_linear_attention_step(phi_q, phi_k, wide, total, normalize=True, eps=FLOOR)
+    return out.unsqueeze(2).to(v.dtype), (total, new)
 
 
 class ExponentialAttention(torch.autograd.Function):
