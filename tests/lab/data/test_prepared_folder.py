@@ -170,7 +170,7 @@ def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, boun
     """The named bound works, and nothing beyond it."""
     words = [*as_wikitext2(small_corpus, tmp_path / "out" / "data"), "--tokenizer", "sentencepiece"]
     sentence = refused(*words, "--vocab-size", size)
-    assert f"no vocabulary of {size:,} from this text; give --vocab-size" in sentence
+    assert f"sentencepiece cannot make a vocabulary of {size:,} from this text; give --vocab-size" in sentence
     possible = int(re.fullmatch(rf".* --vocab-size (\d+) {bound}", sentence)[1])
     assert bound in refused(*words, "--vocab-size", possible + (1 if bound == "or less" else -1))
     assert not (tmp_path / "out").exists()
