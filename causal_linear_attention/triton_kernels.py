@@ -1,6 +1,6 @@
 """The Triton kernels: causal linear attention and each of its gradients as one scan over the rows of a head.
 
-`step` is one position, for decoding; the rest is about all other kernels.
+`step` computes one position, for decoding. What follows is about the other kernels.
 
     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
 

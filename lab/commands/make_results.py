@@ -176,14 +176,14 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
     if name not in study_names():
         return []
     names = (item["item"], f"{item['paper']}, {item['item']}")
-    return [one for where, one in judged_claims(name, RESULTS) if where in names]
+    return [one for where, one in judged_claims(name) if where in names]
 
 
 @cache
-def judged_claims(name: str, results: Path) -> list[tuple[str, Judged]]:
+def judged_claims(name: str) -> list[tuple[str, Judged]]:
     """The claims that a study comes to a verdict on, each with its place in the papers."""
     study, found = read_study(name), []
-    for group, records in groups_of(study, shown_records(study, results / study.name)).items():
+    for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
         page = f"[{', '.join([name, *group])}]({name}/README.md)"
         found += [
             (

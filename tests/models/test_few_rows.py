@@ -78,42 +78,34 @@ def add_one(module, given, out):
     return out + 1
 
 
-@pytest.mark.parametrize(
-    ("part", "calls"),
-    [
-        ("self_attn.q_proj", (2, 2)),
-        ("self_attn.out_proj", (2, 2)),
-        ("self_attn.norm", (2, 2)),
-        ("self_attn_layer_norm", (4, 2)),
-        ("final_layer_norm", (4, 1)),
-        ("glu", (4, 1)),
-        ("glu.l1", (4, 1)),
-        ("glu.l3", (4, 1)),
-    ],
-)
-def test_parts_with_hooks_are_called(part, calls):
-    model = build_lm("transnormer_t1")
-    plain = decoded(model)
-    model.decoder.layers[1].get_submodule(part).register_forward_hook(add_one)
-    check(model, calls)
-    assert not torch.allclose(decoded(model), plain)
+HOOKED = {
+    "transnormer_t1": {
+        "self_attn.q_proj": (2, 2),
+        "self_attn.out_proj": (2, 2),
+        "self_attn.norm": (2, 2),
+        "self_attn_layer_norm": (4, 2),
+        "final_layer_norm": (4, 1),
+        "glu": (4, 1),
+        "glu.l1": (4, 1),
+        "glu.l3": (4, 1),
+    },
+    "linear_transformer_lm": {
+        "self_attn.v_proj": (6, 0),
+        "self_attn_layer_norm": (8, 0),
+        "final_layer_norm": (8, 0),
+        "fc1": (6, 0),
+        "fc2": (6, 0),
+    },
+}
+"""The steps that run, by architecture and part with a hook."""
 
 
-@pytest.mark.parametrize(
-    ("part", "calls"),
-    [
-        ("self_attn.v_proj", (6, 0)),
-        ("self_attn_layer_norm", (8, 0)),
-        ("final_layer_norm", (8, 0)),
-        ("fc1", (6, 0)),
-        ("fc2", (6, 0)),
-    ],
-)
-def test_parts_with_hooks_beside_layer_norm_are_called(part, calls):
-    model = build_lm("linear_transformer_lm", decoder_layers=2)
+@pytest.mark.parametrize(("arch", "part"), [(arch, part) for arch, parts in HOOKED.items() for part in parts])
+def test_parts_with_hooks_are_called(arch, part):
+    model = build_lm(arch, decoder_layers=2)
     plain = decoded(model)
     model.decoder.layers[1].get_submodule(part).register_forward_hook(add_one)
-    check(model, calls)
+    check(model, HOOKED[arch][part])
     assert not torch.allclose(decoded(model), plain)
 
 

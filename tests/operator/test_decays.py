@@ -270,7 +270,7 @@ def test_steps(normalize):
 
 
 def compare_steps(run, dtype, device="cpu"):
-    """Of any sizes and strides, with PyTorch's path, which runs where there are gradients."""
+    """Steps of any sizes and strides equal PyTorch's path, which runs where there are gradients."""
     wide = torch.promote_types(dtype, torch.float32)
     sizes = [(2, 3, 2, 8, 33), (1, 1, 7, 5, 300), (3, 2, 3, 64, 64), (1, 2, 2, 0, 3)]
     for batch, heads, group, dim, width in sizes:

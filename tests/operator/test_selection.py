@@ -188,5 +188,5 @@ def test_the_step_on_triton_refuses_what_would_read_beyond_a_tensor(monkeypatch)
     monkeypatch.setattr(functional, "select_backend", lambda *_: "triton")
     with FakeTensorMode(), torch.no_grad():
         q, v, state = (torch.empty(2, 3, *x, device="cuda") for x in [(4,), (5,), (4, 4)])
-        with pytest.raises(ValueError, match="initial_state|state"):
+        with pytest.raises(ValueError, match=r"^state has shape \(2, 3, 4, 4\); expected \(2, 3, 4, 5\)$"):
             causal_linear_attention_step(q, q, v, state)

@@ -15,8 +15,8 @@ class SavedSeed:
     """A module whose draws follow from a saved seed and a number, such as the number of updates.
 
     All processes draw the same, although their global generators come apart with batches of different
-    shapes; so does a run that is resumed. The seed is saved in two halves:
-    averaging checkpoints sums it in its own dtype.
+    shapes; so does a run that is resumed. The seed is saved in two halves, since averaging checkpoints sums
+    it in its own dtype.
     """
 
     def keep_seed(self) -> None:
