@@ -2,10 +2,11 @@
 """What TransNormer costs beside a vanilla model, and the PyTorch backend beside a plain chunk of 128.
 
 A decoding step at position 10, storages kept for the backward pass, peak memory of a training step,
-training steps of four sizes, the quickstart's among them. With --baseline another checkout of the project
-is measured in the same run. Every case runs in a process of its own on one thread, checkouts take turns,
-and so do the architectures inside; times are CPU time, since the machine may do other things. Writes
-model_parts_cost.json and .md into --out. Takes about half an hour.
+training steps of five sizes, the quickstart's among them, and the share of a step that matrix products and
+attention itself take. With --baseline another checkout of the project is measured in the same run. Every
+case runs in a process of its own on one thread, checkouts take turns, and so do the architectures inside;
+times are CPU time, since the machine may do other things. Writes model_parts_cost.json and .md into --out.
+Takes about half an hour.
 """
 
 import argparse
@@ -42,17 +43,31 @@ DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
 QUICKSTART = Size(layers=4, width=128, heads=4, vocabulary=2000)
 WIDE = Size(layers=2, width=512, heads=8, vocabulary=1000)
 TRAINED = (
-    (SMALL, 512, 2048),
-    (SMALL, 1024, 2048),
-    (QUICKSTART, 256, 1024),
-    (DEEP, 512, 2048),
-    (WIDE, 512, 1024),
+    (SMALL, 512, 2048, "adam"),
+    (SMALL, 1024, 2048, "adam"),
+    (QUICKSTART, 256, 1024, "adamw_fused"),
+    (DEEP, 512, 2048, "adam"),
+    (WIDE, 512, 1024, "adam"),
 )
+"""Size, length of a row, tokens of a step and optimizer; QUICKSTART as in configs/quickstart."""
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 TIME_LIMIT = 600
 DEFAULT = BENCHMARKS / "model_parts"
 STEPS = 8  # of decoding, timed together
+ARITHMETIC = {
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "forward",
+    "backward",
+    "blocks",
+    "blocks_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+}
+"""Operators that multiply matrices, or that compute attention from queries, keys and values."""
 
 
 class OperatorCalls(TorchDispatchMode):
@@ -63,6 +78,19 @@ class OperatorCalls(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.calls += 1
         return function(*args, **(kwargs or {}))
+
+
+class OperatorTimes(TorchDispatchMode):
+    """Adds up the CPU time, in this thread, of the operators of ARITHMETIC."""
+
+    seconds = 0.0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        start = time.thread_time()
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ in ARITHMETIC:
+            self.seconds += time.thread_time() - start
+        return result
 
 
 def in_turns(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -80,7 +108,8 @@ def in_turns(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
 def models(case: dict[str, Any], length: int) -> dict[str, LanguageModel]:
     """The architectures of the case."""
     size = Size(**case["size"])
-    return {name: LanguageModel(name, size, length, length, "cpu") for name in case["architectures"]}
+    given = size, length, length, "cpu", case.get("optimizer", "adam")
+    return {name: LanguageModel(name, *given) for name in case["architectures"]}
 
 
 def decoding(case: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +143,21 @@ def training(case: dict[str, Any]) -> dict[str, Any]:
     samples = {name: lm.sample(rows, case["length"]) for name, lm in built.items()}
     runs = {name: lambda lm=lm, s=samples[name]: lm.train_step(s) for name, lm in built.items()}
     return {"seconds": in_turns(runs, case["rounds"])}
+
+
+def share(case: dict[str, Any]) -> dict[str, Any]:
+    """The part of a training step's time that the operators of ARITHMETIC take."""
+    built, rows = models(case, case["length"]), case["tokens"] // case["length"]
+    found = {}
+    for name, lm in built.items():
+        sample, seconds = lm.sample(rows, case["length"]), []
+        for _ in range(case["rounds"] + 1):
+            with OperatorTimes() as times:
+                lm.train_step(sample)
+            seconds.append(times.seconds)
+        (step,) = in_turns({name: lambda lm=lm, s=sample: lm.train_step(s)}, case["rounds"]).values()
+        found[name] = statistics.median(seconds[1:]) / statistics.median(step)
+    return {"shares": found}
 
 
 def kept(case: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +205,7 @@ def backend(case: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": in_turns(runs, case["rounds"])}
 
 
-MEASURES = {f.__name__: f for f in (decoding, training, kept, peak, backend)}
+MEASURES = {f.__name__: f for f in (decoding, training, share, kept, peak, backend)}
 
 
 def cases(rounds: int) -> list[dict[str, Any]]:
@@ -171,9 +215,9 @@ def cases(rounds: int) -> list[dict[str, Any]]:
         {"kind": "decoding", "size": DECODED.as_dict(), **shared, "rounds": 10 * rounds},
         {"kind": "kept", "size": DEEP.as_dict(), **shared, "length": 1024},
     ]
-    for size, length, tokens in TRAINED:
-        measured = {"size": size.as_dict(), "length": length, "tokens": tokens}
-        found.append({"kind": "training", **shared, **measured})
+    for size, length, tokens, optimizer in TRAINED:
+        measured = {"size": size.as_dict(), "length": length, "tokens": tokens, "optimizer": optimizer}
+        found += [{"kind": kind, **shared, **measured} for kind in ("training", "share")]
     for name in NAMES:
         found.append({"kind": "peak", "architecture": name, "size": small, "length": 1024, "tokens": 16384})
     return found + [{"kind": "backend", "length": length, "rounds": 3 * rounds} for length in LENGTHS]
@@ -218,7 +262,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def ratios(records: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """(measure, of what, checkout) to the figure over vanilla's, or over the plain chunk's.
+    """(measure, of what, checkout) to the figure over vanilla's, or over the plain chunk's; or to a share.
 
     Times are compared inside a process, where the two took turns: the median over processes of the ratio of
     medians.
@@ -226,10 +270,14 @@ def ratios(records: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
     found, peaks = defaultdict(list), {}
     for r in records:
         checkout, place = r["checkout"], f", length {r['length']:,}" if "length" in r else ""
-        if r["kind"] == "training":
+        if r["kind"] in ("training", "share"):
             place += f", width {r['size']['width']}, {r['size']['layers']} layers"
         if r["kind"] == "peak":
             peaks[r["architecture"], checkout] = r["kib"]
+            continue
+        if r["kind"] == "share":
+            for name, value in r["shares"].items():
+                found[f"share of arithmetic{place}", name, checkout].append(value)
             continue
         base = "plain" if r["kind"] == "backend" else VANILLA
         values = {f"time of {r['kind']}{place}": r.get("seconds")}
@@ -262,7 +310,8 @@ def markdown(result: dict[str, Any]) -> str:
     record = result["environment"]
     caption = (
         f"Over vanilla transformer_lm, the PyTorch backend over a plain chunk of 128; CPU time. Decoding: "
-        f"{DECODED}, position 10; kept: {DEEP}; peak: {SMALL}. {where(record, 1)}; torch "
+        f"{DECODED}, position 10; kept: {DEEP}; peak: {SMALL}. Share of arithmetic: matrix products and "
+        f"attention itself, of the model's own training step. {where(record, 1)}; torch "
         f"{record['versions']['torch']}; commit {record['commit']}, {record['date']}."
     )
     if result["baseline"]:

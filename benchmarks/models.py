@@ -96,11 +96,20 @@ class LanguageModel:
         length: tokens of a sample.
         positions: the longest input the model must take.
         device: "cpu" or "cuda".
+        optimizer: fairseq's name.
     """
 
     added_symbols = 0  # by the task, to the dictionary
 
-    def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+    def __init__(
+        self,
+        architecture: str,
+        size: Size,
+        length: int,
+        positions: int,
+        device: str,
+        optimizer: str = "adam",
+    ) -> None:
         import_quickly("user_dir")
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -109,7 +118,7 @@ class LanguageModel:
         flags = [word for key, value in settings.items() for word in as_flag(key, value)]
         with tempfile.TemporaryDirectory() as folder:
             data = self.data_folder(Path(folder), size, length)
-            words = [str(data), *flags, "--optimizer", "adam", "--lr", "5e-4"]
+            words = [str(data), *flags, "--optimizer", optimizer, "--lr", "5e-4"]
             parser = options.get_training_parser()
             cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
             self.task = tasks.setup_task(cfg.task)

@@ -196,6 +196,7 @@ class CostBenchmark:
         done = len(cases) - len(todo)
         print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
         if todo:
+            check_same_machine(path, results["sessions"], device)
             check_committed(path, arguments.uncommitted)
             results["sessions"].append(environment(device))
         start = time.monotonic()
@@ -268,7 +269,7 @@ def training_cases(settings: dict[str, Any], kind: str = "training") -> list[Cas
 def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bool) -> Results:
     """The results so far, with the architectures of `settings` added.
 
-    Raises UserError if `path` holds a run with different settings, or one of another machine.
+    Raises UserError if `path` holds a run with different settings.
     """
     if restart or not path.exists():
         return {"benchmark": name, "settings": settings, "sessions": [], "records": []}
@@ -281,7 +282,6 @@ def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bo
             f"{shown_path(path)} holds a run with other settings; name another file with --out, "
             "or measure again with --restart"
         )
-    check_same_machine(path, results.get("sessions", []), settings.get("device", "cpu"))
     return results
 
 

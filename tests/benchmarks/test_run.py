@@ -8,7 +8,7 @@ import pytest
 from benchmarks import lm_cost, loss_cost, run
 from lab.errors import UserError
 from lab.files import MEASURED
-from lab.provenance import check_same_machine, environment
+from lab.provenance import check_same_machine
 
 
 def test_finished_and_hopeless_cases_are_not_run_again():
@@ -69,26 +69,33 @@ def test_another_architecture_joins_what_is_measured_and_other_settings_do_not(t
         run.start_or_resume("lm_cost", path, {**asked, "tokens": 1}, False)
 
 
-@pytest.mark.parametrize(
-    "changed", [{}, {"threads": 999}, {"versions": {"torch": "1.0"}}, {"hardware": None}]
-)
-def test_figures_of_another_machine_are_not_joined(changed, tmp_path):
-    path, settings = tmp_path / "r.json", {"tokens": 256, "architectures": ["a"]}
-    here = environment("cpu")
-    sessions = [{**here, "commit": "another", "date": "2000-01-01"}]
-    path.write_text(json.dumps({"settings": settings, "sessions": sessions, "records": ["kept"]}))
-    assert run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
+@pytest.mark.parametrize("changed", [{}, {"threads": 999}, {"versions": {"torch": "1.0"}}])
+def test_figures_of_another_machine_are_not_joined(changed, tmp_path, monkeypatch):
+    """A record that is complete needs no machine: `scripts/lab.sh costs` goes on to those that are not."""
+    path = tmp_path / "r.json"
+    words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(path)]
+    benchmark = replace(lm_cost.BENCHMARK, plot=None)
+    monkeypatch.setattr(run, "run_case", lambda question, limit: answer(question))
+    assert benchmark.run(benchmark.parse(words)) == 0
+    results = json.loads(path.read_text())
+    here = results["sessions"][0]
     other = (
         {**here, **changed} if changed else {**here, "hardware": {**here["hardware"], "cpu": "An old one"}}
     )
-    text = json.dumps({"settings": settings, "sessions": [*sessions, other], "records": ["kept"]})
+    results["sessions"] = [{**here, "commit": "another", "date": "2000-01-01"}, other]
+    path.write_text(json.dumps(results))
+    assert benchmark.run(benchmark.parse(words)) == 0
+    results["records"].pop()
+    text = json.dumps(results)
     path.write_text(text)
     with pytest.raises(
         UserError, match="was measured on .*, and this is .*; give another --out, or .*--restart"
     ):
-        run.start_or_resume("lm_cost", path, settings, False)
+        benchmark.run(benchmark.parse(words))
     assert path.read_text() == text
-    assert run.start_or_resume("lm_cost", path, settings, True)["records"] == []
+    assert benchmark.run(benchmark.parse([*words, "--restart"])) == 0
+    with pytest.raises(UserError, match="was measured on an unknown processor"):
+        check_same_machine(path, [{**here, "hardware": None}], "cpu")
     path.write_text(json.dumps({"records": [{"environment": other}]}))
     with pytest.raises(UserError, match="was measured on"):
         loss_cost.measure([], "cpu", path)
