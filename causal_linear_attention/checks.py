@@ -164,6 +164,16 @@ def check_log_decay(log_decay: Tensor, k: Tensor, heads: int, every: tuple[int, 
         raise ValueError(f"log_decay is on {log_decay.device}; expected {k.device}, the device of q")
 
 
+def check_step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None, normalize: bool
+) -> None:
+    """Raises ValueError unless the arguments are those of `causal_linear_attention_step`."""
+    check_inputs(q, k, v, rank=3, grouped=True)
+    check_state(state, k, v.shape[-1] + normalize)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
+
+
 def check_scale(scale: object) -> None:
     """Raises ValueError unless the value is a finite number."""
     if not isinstance(scale, Real) or not math.isfinite(scale):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import extension, operators, packed, reference
+from . import extension, packed, reference
 from .checks import (
     check_cu_seqlens,
     check_inputs,
@@ -27,6 +27,7 @@ from .checks import (
     check_normalizer,
     check_scale,
     check_state,
+    check_step,
     check_tensors,
 )
 from .chunked import (
@@ -183,18 +184,16 @@ def causal_linear_attention_step(
     if scale is not None:
         check_scale(scale)
     run = _compiled_step(q, k, v, state, log_decay)
-    if run is operators.triton_step:  # which checks nothing
-        _check_step(q, k, v, state, log_decay, normalize)
     if run is not None:
         try:
             decay = None if log_decay is None else log_decay.to(state.dtype).exp()
             return run(q, k, v, state, normalize, eps, decay, 1.0 if scale is None else float(scale))
         except RuntimeError:
-            # The operator checks its arguments as well, but these messages say more.
-            _check_step(q, k, v, state, log_decay, normalize)
+            # The operators check their arguments as well, but these messages say more.
+            check_step(q, k, v, state, log_decay, normalize)
             raise
     q, k, v = _promoted_under_autocast(q, k, v)
-    _check_step(q, k, v, state, log_decay, normalize)
+    check_step(q, k, v, state, log_decay, normalize)
     if log_decay is not None:
         state = reference.scaled(state, log_decay.to(state.dtype).exp()[..., None, None])
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
@@ -208,15 +207,6 @@ def causal_linear_attention_step(
         out = out[..., :-1] / (out[..., -1:] + eps)
     out = out if scale is None else out * scale
     return out.to(v.dtype), state
-
-
-def _check_step(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None, normalize: bool
-) -> None:
-    check_inputs(q, k, v, rank=3, grouped=True)
-    check_state(state, k, v.shape[-1] + normalize)
-    if log_decay is not None:
-        check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
 
 
 def linear_attention(

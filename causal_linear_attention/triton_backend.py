@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .checks import check_step
 from .chunked import accumulation_dtype
 from .compiling import assume_constant_result
 from .operators import NAMESPACE, new_decay_gradient, new_gradients, new_inverse, new_rows, new_state
@@ -366,7 +367,8 @@ def step(
     decay: Tensor | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """The operator `triton_step` of `operators.py`: `step` for inputs of fitting shapes and types."""
+    """The operator `triton_step` of `operators.py`; ValueError for arguments that do not fit."""
+    check_step(q, k, v, state, decay, normalize)
     import triton.language as tl
 
     q, k, v, state = _dense(q), _dense(k), _dense(v), state.contiguous()
