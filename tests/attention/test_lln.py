@@ -349,6 +349,27 @@ def test_modules_stay_finite_with_an_extreme_token(name, dtype):
             assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
 
 
+@pytest.mark.parametrize("name", ["lln", "lln_diag"])
+def test_a_text_is_decoded_with_the_average_from_which_it_began(name):
+    module = build_attention(name, 12, 2, causal=True)
+    x = 2 * torch.randn(15, 2, 12)
+    module(x)
+    expected, state = module.eval()(x)[0], {}
+    pieces = []
+    for piece in x.split([1, 1, 13]):
+        pieces.append(module(piece, incremental_state=state)[0])
+        module.scale.sigma.mul_(1.5)
+    torch.testing.assert_close(torch.cat(pieces), expected)
+
+
+def test_a_segment_in_training_takes_its_own_statistics():
+    module, state = build_attention("lln", 12, 2, causal=True), {}
+    x = 2 * torch.randn(15, 2, 12)
+    torch.testing.assert_close(module(x, incremental_state=state)[0], module(x)[0])
+    module(x, incremental_state=state)
+    assert module.scale.batches == 3
+
+
 def test_batch_statistics_cannot_decode():
     module = build_attention("lln", 12, 2, causal=True, statistics="batch")
     with pytest.raises(UserError, match="cannot decode token by token.*with statistics 'running'"):

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from causal_linear_attention import linear_attention
 from causal_linear_attention.checks import check_inputs, check_mask, check_tensors
-from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError, check_choice
@@ -140,9 +140,7 @@ def _full_exponential_attention(q, k, v, alpha, beta, padding_mask) -> Tensor:
     if padding_mask is not None:
         b = b.masked_fill(padding_mask[:, None, :, None], LOWEST)
     top = b.detach().amax(2, keepdim=True)
-    exponent = a + top
-    phi_q = torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
-    phi_k = torch.exp(b - top)
+    phi_q, phi_k = torch.softmax(a + top, -1), torch.exp(b - top)  # what softmax divides by cancels
     out = linear_attention(phi_q, phi_k, v.to(dtype), normalize=True, eps=FLOOR, padding_mask=padding_mask)
     return out.to(v.dtype)
 
@@ -152,8 +150,9 @@ class LLNAttention(SelfAttention):
     """`lln_attention` with alpha and beta by moment matching, or fixed.
 
     There is no scaling by sqrt(d) and no dropout inside.
-    The decoding state is the (d, d + 1) sum of values and ones under the keys' exponentials, and their
-    running maximum per channel. Time O(N d^2), O(d^2) per token in decoding.
+    The decoding state is the (d, d + 1) sum of values and ones under the keys' exponentials, their running
+    maximum per channel, and alpha and beta of evaluation, which are computed once for a text. Time O(N d^2),
+    O(d^2) per token in decoding.
     """
 
     Options = LLNOptions
@@ -180,13 +179,16 @@ class LLNAttention(SelfAttention):
                 "depend on tokens to come; evaluate the model with statistics 'running'"
             )
         total, top = first_sums(q, q)
-        return {"sum": total, "maximum": top}
+        alpha, beta = (x.to(total.dtype).expand(len(q), 1, 1, 1) for x in self.scale.average())
+        return {"sum": total, "maximum": top, "alpha": alpha, "beta": beta}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) per token."""
         attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
-        alpha, beta = self.scale(q, k, new.padding_mask)
-        with torch.autocast(q.device.type, enabled=False):
+        alpha, beta = state["alpha"], state["beta"]
+        if self.training:  # a segment of a text whose state is carried
+            alpha, beta = self.scale(q, k, new.padding_mask)
+        with without_autocast(q.device):
             sums = state["sum"], state["maximum"]
             out, (total, top) = attention(q, k, v, alpha, beta, new.padding_mask, sums)
-        return out, {"sum": total, "maximum": top}
+        return out, {**state, "sum": total, "maximum": top}

@@ -39,7 +39,7 @@ POSITIONS = 256 * CHUNK
 LOWEST = -1e30
 # The logarithm of a sum over no keys, for the backward pass: so large that all weights are zero.
 NOTHING = 2e30
-# Added to or below a denominator, whose largest term is 1 where any key is visible.
+# Added to or below denominators, which are 1 / D or more where any key is visible.
 FLOOR = 1e-20
 
 
@@ -67,7 +67,8 @@ def causal_exponential_attention(
 
     Args:
         q, k: `(B, H, N, D)`; v: `(B, H, N, M)`.
-        alpha, beta: numbers, or tensors of one element; no gradient goes to them.
+        alpha, beta: numbers, or tensors of one element or one a row, `(B, 1, 1, 1)`; no gradient goes to
+            them.
         padding_mask: bool `(B, N)`, True where a key counts for nothing.
         state: the sums and maxima over earlier keys, see `first_sums`.
 
@@ -94,10 +95,9 @@ def exponential_attention_step(
     if padding_mask is not None:
         b = b.masked_fill(padding_mask[:, None, :, None], -torch.inf)
     new = torch.maximum(top, b).detach()
-    phi_k, exponent = torch.exp(b - new), a + new
-    phi_q = torch.exp(exponent - exponent.amax(-1, keepdim=True).detach())
-    phi_q, phi_k, wide = (x.squeeze(2) for x in (phi_q, phi_k, v.to(total.dtype)))
+    phi_q, phi_k = torch.softmax(a + new, -1), torch.exp(b - new)  # what softmax divides by cancels
     total = torch.exp(top - new).mT * total
+    phi_q, phi_k, wide = (x.squeeze(2) for x in (phi_q, phi_k, v.to(total.dtype)))
     out, total = causal_linear_attention_step(phi_q, phi_k, wide, total, normalize=True, eps=FLOOR)
     return out.unsqueeze(2).to(v.dtype), (total, new)
 
