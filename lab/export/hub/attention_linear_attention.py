@@ -14,7 +14,7 @@ from torch import nn
 
 CHUNK = 64  # positions that linear attention takes at once
 BLOCK = 16  # those of LLN, whose terms within a block are formed one by one
-LOWEST, FLOOR = -1e30, 1e-20  # of LLN: the maximum over no keys; the least denominator
+LOWEST, FLOOR = -1e30, 1e-20  # of LLN: the maximum over no keys; added to denominators
 
 
 @dataclass
@@ -307,7 +307,7 @@ class LLNAttention(SelfAttention):
         if state is not None:
             state.update(top=top, sum=total)
         out = torch.cat(outs, 2)
-        return out[..., :-1] / out[..., -1:].clamp(min=FLOOR)
+        return out[..., :-1] / (out[..., -1:] + FLOOR)
 
     def block(self, a, b, v, top, total):
         """Some positions after those in `total`, all relative to running maxima of the keys."""

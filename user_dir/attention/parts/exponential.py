@@ -39,7 +39,7 @@ POSITIONS = 256 * CHUNK
 LOWEST = -1e30
 # The logarithm of a sum over no keys, for the backward pass: so large that all weights are zero.
 NOTHING = 2e30
-# Added to or below denominators, which are 1 / D or more where any key is visible.
+# Added to denominators, which are 1 / D or more where any key is visible.
 FLOOR = 1e-20
 
 
@@ -287,4 +287,4 @@ def _running(decay: Tensor, *sums: Tensor) -> Tensor:
 
 def _quotient(sums: Tensor) -> Tensor:
     """The numerators by the denominator, which is the last column; zero where no key is visible."""
-    return sums[..., :-1] / sums[..., -1:].clamp(min=FLOOR)
+    return sums[..., :-1] / (sums[..., -1:] + FLOOR)
