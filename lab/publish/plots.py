@@ -144,9 +144,10 @@ def plot_points(
         axis.xaxis.set_major_formatter(FuncFormatter(_plain))
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes.flat[0].set_ylabel(y_label)
+    frame_figure(figure, asks, note)
     for axis, points in zip(axes.flat, panels.values(), strict=True):
         label_points(axis, points)
-    save_figure(figure, path, asks, note, source)
+    write_figure(figure, path, source)
 
 
 def label_points(axis: Axes, points: Sequence[Point]) -> None:
@@ -156,11 +157,12 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
     places = axis.transData.transform([(point.x, point.y) for point in points])
     taken = [Bbox.from_bounds(x - DOT / 2, y - DOT / 2, DOT, DOT) for x, y in places]
     for point in sorted(points, key=lambda one: (one.y, one.x)):
-        text = None
+        text, line = None, {"arrowstyle": "-", "color": point.color, "lw": 0.8, "shrinkA": 0, "shrinkB": 2}
         for steps, side in itertools.product(range(12), (1, -1)):
             if text is not None:
                 text.remove()
             height = 4 + LABEL_STEP * ((steps + 1) // 2) * (-1) ** steps
+            line["relpos"] = (side < 0, steps % 2)  # from the name's corner near the point
             text = axis.annotate(
                 point.label,
                 (point.x, point.y),
@@ -169,7 +171,7 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
                 ha="left" if side > 0 else "right",
                 color=point.color,
                 fontsize=9,
-                arrowprops={"arrowstyle": "-", "color": point.color, "lw": 0.6} if steps > 2 else None,
+                arrowprops=line if steps > 1 else None,
             )
             text.update_positions(renderer)
             box = Text.get_window_extent(text, renderer)  # without the line
@@ -181,6 +183,12 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
 
 def save_figure(figure: Figure, path: Path, asks: str, note: str, source: str = "") -> None:
     """Write the figure with the question that it answers above its panels and `note` below them."""
+    frame_figure(figure, asks, note)
+    write_figure(figure, path, source)
+
+
+def frame_figure(figure: Figure, asks: str, note: str) -> None:
+    """Give the panels their final places, below the question and above the note."""
     width, height = figure.get_size_inches()
     question = textwrap.wrap(asks, int(9.5 * width))
     lines = textwrap.wrap(note, int(15 * width))
@@ -198,6 +206,10 @@ def save_figure(figure: Figure, path: Path, asks: str, note: str, source: str = 
     )
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
     figure.tight_layout(rect=(0, below / height, 1, 1 - above / height))
+
+
+def write_figure(figure: Figure, path: Path, source: str) -> None:
+    """Write the figure in few colours, those of its lines and texts among them, and close it."""
     drawn = (one.get_color() for one in figure.findobj(lambda one: isinstance(one, Line2D | Text)))
     colors = {tuple(round(255 * level) for level in to_rgb(color)) for color in drawn}
     picture = io.BytesIO()
