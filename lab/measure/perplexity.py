@@ -1,6 +1,7 @@
 """Perplexity of a language model, as `fairseq-eval-lm` computes it, and of an encoder over masked tokens.
 
-And the perplexity of token frequencies alone.
+And the perplexity of token frequencies alone. fairseq cuts the windows of --context-window; `ChunkedScorer`
+leaves out the scores of the context.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from causal_linear_attention.decoding import decodes, linear_step
 
 from ..errors import UserError
 from ..modules.linear_maps import JoinsMaps, has_hooks, is_plain
-from ..modules.norms import KERNELS, RMSNorm, is_plain_rms
+from ..modules.norms import BACKENDS_WITH_KERNELS, RMSNorm, is_plain_rms
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
@@ -172,7 +172,7 @@ class Attention(DecodingState, nn.Module):
 
     def steps(self, q: Tensor) -> bool:
         """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
-        return q.shape[2] == 1 and self.backend in KERNELS and decodes(q)
+        return q.shape[2] == 1 and self.backend in BACKENDS_WITH_KERNELS and decodes(q)
 
     def heads(self, x: Tensor) -> Tensor:
         """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""
@@ -248,7 +248,7 @@ class SelfAttention(JoinsMaps, Attention):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether kernels may take q, k and v of whole sequences `x: (N, B, D)` side by side."""
-        return len(x) > 0 and self.backend in KERNELS and self.plain_maps() and fused.runs(x)
+        return len(x) > 0 and self.backend in BACKENDS_WITH_KERNELS and self.plain_maps() and fused.runs(x)
 
     def has_methods_of(self, mechanism: type["SelfAttention"], *names: str) -> bool:
         """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
@@ -274,7 +274,7 @@ class SelfAttention(JoinsMaps, Attention):
 
         They compute what is on both sides of `decode`; parts that were replaced or have hooks must be called.
         """
-        if self.backend not in KERNELS or has_hooks(self):
+        if self.backend not in BACKENDS_WITH_KERNELS or has_hooks(self):
             return None
         replaced = not self.has_methods_of(SelfAttention, *_AROUND_DECODE)
         if replaced or not is_plain(self.out_proj) or not (self.norm is None or is_plain_rms(self.norm)):

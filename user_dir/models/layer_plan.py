@@ -1,6 +1,6 @@
 """The layer plan of a model: its mechanisms are checked, and their options filled in.
 
-`conventions/plans.py` has the grammar.
+`conventions/plans.py` has the grammar; `stack.py` decides which plan a model has.
 """
 
 from collections.abc import Mapping

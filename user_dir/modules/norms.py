@@ -48,15 +48,15 @@ class RMSNorm(nn.Module):
         return _rms_norm(x, self.eps)[0]
 
 
-KERNELS = ("auto", "cpp", "cuda", "triton")
+BACKENDS_WITH_KERNELS = ("auto", "cpp", "cuda", "triton")
 """Backends of attention with which kernels run beside the causal product, too."""
 
 
 def choose_kernels(model: nn.Module, backend: str) -> None:
-    """Let the parts of the model that may run kernels do so with a backend of `KERNELS` alone."""
+    """Let the parts of the model that may run kernels do so with one of BACKENDS_WITH_KERNELS alone."""
     for part in model.modules():
         if isinstance(getattr(part, "kernels", None), bool):
-            part.kernels = backend in KERNELS
+            part.kernels = backend in BACKENDS_WITH_KERNELS
 
 
 def is_plain_rms(norm: nn.Module) -> bool:
