@@ -165,6 +165,7 @@ def causal_linear_attention_step(
     scale: float | None = None,
     normalize: bool = False,
     eps: float = 1e-6,
+    backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """One position of `causal_linear_attention`, for decoding: O(D M) at any position.
 
@@ -172,7 +173,8 @@ def causal_linear_attention_step(
         q, k: `(B, H, D)`; v: `(B, H, M)`; q may have a multiple of the heads of k and v, as there.
         state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, H as of k; float32 (float64 for float64
             inputs). It is not modified.
-        log_decay: `(H,)` or `(B, H)`, H as of k; scale, normalize, eps: as in `causal_linear_attention`.
+        log_decay: `(H,)` or `(B, H)`, H as of k; scale, normalize, eps, backend: as in
+            `causal_linear_attention`.
 
     Returns:
         `out: (B, H, M)` in v's dtype and the new state.
@@ -183,7 +185,7 @@ def causal_linear_attention_step(
     check_normalizer(normalize, eps)
     if scale is not None:
         check_scale(scale)
-    run = _compiled_step(q, k, v, state, log_decay)
+    run = _compiled_step(q, k, v, state, log_decay, backend)
     if run is not None:
         try:
             decay = None if log_decay is None else log_decay.to(state.dtype).exp()
@@ -266,7 +268,7 @@ def _linear_attention(
 
 
 def _compiled_step(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None, backend: str
 ) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The kernels' step, which has no derivative, or None; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
@@ -275,8 +277,8 @@ def _compiled_step(
         check_tensors(log_decay=log_decay)
         if log_decay.dtype not in (torch.float32, q.dtype):
             return None
-    if q.is_cuda:
-        kernels = KERNELS.get(select_backend("auto", q.device, q.dtype))
+    if q.is_cuda or backend != "auto":
+        kernels = KERNELS.get(select_backend(backend, q.device, q.dtype))
     else:
         kernels = KERNELS["cpp"] if _STEP_IS_COMPILED and q.is_cpu else None
     if kernels is None or q.dtype not in kernels.dtypes or composes():

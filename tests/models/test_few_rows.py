@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from causal_linear_attention import extension
+from causal_linear_attention.operators import NAMESPACE
 from tests.helpers.counting import Dispatched
 from tests.helpers.lm import build_lm, tokens
 from user_dir.models import layer
@@ -119,8 +120,12 @@ def test_a_method_that_was_replaced_is_called(method, monkeypatch):
     assert seen
 
 
-def test_a_backend_without_kernels_runs_no_step():
-    check(build_lm("linear_transformer_lm", decoder_layers=2, attention_backend="torch"), (0, 0))
+@pytest.mark.parametrize("arch", ["linear_transformer_lm", "lln_lm", "transnormer_t2", "gated_linear_lm"])
+def test_a_backend_without_kernels_runs_no_kernel(arch):
+    model = build_lm(arch, decoder_layers=2, attention_backend="torch")
+    with torch.no_grad(), Dispatched() as counted:
+        decoded(model)
+    assert counted.calls and not [name for name in counted.calls if name.startswith(NAMESPACE)]
 
 
 def test_an_attention_with_a_hook_is_called():

@@ -16,6 +16,7 @@ from causal_linear_attention import (
 )
 from causal_linear_attention.chunked import CHUNK, SEGMENT
 from tests.helpers.cases import case
+from tests.helpers.counting import Dispatched
 from tests.helpers.definition import definition, draw, run
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -258,6 +259,16 @@ def check_step(backend, dtype, normalize, width):
 
 
 @cpp
+@pytest.mark.parametrize(("backend", "runs"), [("auto", 1), ("cpp", 1), ("torch", 0), ("reference", 0)])
+def test_step_runs_on_the_backend_given(backend, runs):
+    q, k, v, state, *_ = draw((2, 3, 1, 4, 5), torch.float32, False)
+    with Dispatched() as counted:
+        out, _ = causal_linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, backend=backend)
+    assert counted.calls["causal_linear_attention.step.default"] == runs
+    torch.testing.assert_close(out, (q[:, :, 0, None] @ (state + k.mT @ v)).squeeze(2))
+
+
+@cpp
 def test_step_names_bad_arguments_like_the_rest():
     q = torch.zeros(1, 2, 4)
     with pytest.raises(ValueError, match=r"state has shape \(1, 2, 5, 4\); expected \(1, 2, 4, 4\)"):
@@ -266,6 +277,8 @@ def test_step_names_bad_arguments_like_the_rest():
         causal_linear_attention_step(q, torch.zeros(1, 2, 5), q, torch.zeros(1, 2, 4, 4))
     with pytest.raises(ValueError, match=r"state has dtype torch.float64; expected torch.float32"):
         causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 4, 4).double())
+    with pytest.raises(ValueError, match="backend is 'gpu'; expected one of auto, "):
+        causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 4, 4), backend="gpu")
 
 
 @cpp

@@ -83,11 +83,11 @@ def next_sums(
     **normalization,
 ) -> tuple[Tensor, Tensor]:
     """`causal_linear_attention` of the positions after those in `total`, one or many, and the new total."""
+    options = {"log_decay": log_decay, "backend": backend, **normalization}
     if q.shape[2] != 1:
-        options = {"initial_state": total, "return_state": True, "backend": backend, "log_decay": log_decay}
-        return causal_linear_attention(q, k, v, **options, **normalization)
+        return causal_linear_attention(q, k, v, initial_state=total, return_state=True, **options)
     if log_decay is not None and log_decay.dim() == 3:
-        log_decay = log_decay.squeeze(2)
+        options["log_decay"] = log_decay.squeeze(2)
     q, k, v = q.squeeze(2), k.squeeze(2), v.squeeze(2)
-    out, total = causal_linear_attention_step(q, k, v, total, log_decay=log_decay, **normalization)
+    out, total = causal_linear_attention_step(q, k, v, total, **options)
     return out.unsqueeze(2), total

@@ -21,6 +21,7 @@ causal; validation figures are therefore sound.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -184,7 +185,9 @@ class LLNAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) per token."""
-        attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
+        attention = causal_exponential_attention
+        if q.shape[2] == 1:
+            attention = partial(exponential_attention_step, backend=self.backend)
         alpha, beta = state["alpha"], state["beta"]
         if self.training:  # a segment of a text whose state is carried
             alpha, beta = self.scale(q, k, new.padding_mask)

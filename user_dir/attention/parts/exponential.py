@@ -88,8 +88,12 @@ def exponential_attention_step(
     beta: Tensor | float,
     padding_mask: Tensor | None,
     state: tuple[Tensor, Tensor],
+    backend: str = "auto",
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`causal_exponential_attention` for N = 1: O(D M) whatever the position, and the recurrence in full."""
+    """`causal_exponential_attention` for N = 1: O(D M) whatever the position, and the recurrence in full.
+
+    backend: of `causal_linear_attention_step`.
+    """
     total, top = state
     a, b = q.to(total.dtype) * alpha, k.to(total.dtype) * beta
     if padding_mask is not None:
@@ -98,7 +102,8 @@ def exponential_attention_step(
     phi_q, phi_k = torch.softmax(a + new, -1), torch.exp(b - new)  # what softmax divides by cancels
     total = torch.exp(top - new).mT * total
     phi_q, phi_k, wide = (x.squeeze(2) for x in (phi_q, phi_k, v.to(total.dtype)))
-    out, total = causal_linear_attention_step(phi_q, phi_k, wide, total, normalize=True, eps=FLOOR)
+    options = {"normalize": True, "eps": FLOOR, "backend": backend}
+    out, total = causal_linear_attention_step(phi_q, phi_k, wide, total, **options)
     return out.unsqueeze(2).to(v.dtype), (total, new)
 
 
