@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything without its own script, as `lab.sh VERB`; --help lists the verbs.
-# Links to this file are names of earlier releases: lab/cli.py says what they are called now.
+# Links to this file are names of earlier releases; lab/cli.py has the new names.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 

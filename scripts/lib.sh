@@ -51,7 +51,7 @@ find_python() {
     die "no suitable Python 3.11 to 3.14 on PATH$found; install one or name it with PYTHON="
 }
 
-# Make .venv if it is not there, complete and up to date (environment.py says what it does); its own Python finds out.
+# Make .venv unless it is complete and up to date (see environment.py); its own Python finds out.
 ensure_environment() {
     local python
     if [[ -f $ROOT/.venv/ready.json ]] && "$VENV_PYTHON" -I -S "$ROOT/scripts/environment.py" --ready 2>/dev/null; then
@@ -84,7 +84,7 @@ check_gpu() {
     local python=${PYTHON:-$VENV_PYTHON}
     [[ -x $python || -n ${PYTHON:-} ]] || python=python3
     if ! wants_help "$@"; then
-        needs_package "$python" "$(finds torch)" "has no torch, and so no GPU; name one that has in PYTHON"
+        needs_package "$python" "$(finds torch)" "has no torch, and so no GPU; name one with torch in PYTHON"
         needs_package "$python" 'import setuptools; exit(int(setuptools.__version__.split(".")[0]) < 77)' \
             "needs setuptools 77 or later to build the kernels; run $python -m pip install -U setuptools"
         needs_package "$python" "$(finds pytest hypothesis)" \
@@ -169,7 +169,7 @@ run_tests() {
     exec "$VENV_PYTHON" -m pytest -n $((workers < 6 ? workers : 6)) --dist worksteal "$@"
 }
 
-# install_beside FOLDER LIST OPTIONS...: what the file LIST requires, in FOLDER beside .venv, unless it is there.
+# install_beside FOLDER LIST OPTIONS...: the packages of the file LIST, in FOLDER beside .venv, unless they are there.
 install_beside() {
     local folder=$1 list=$2 made_from part
     shift 2

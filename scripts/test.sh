@@ -8,8 +8,8 @@
 #   scripts/test.sh tests/operator -x     everything in one folder, stop at the first failure
 #   scripts/test.sh -m 'not slow'         the quick ones
 #
-# The exhaustive tests are for changes of kernels (the CUDA kernels without a GPU, the sanitizers), and further cases of
-# what another test shows: every architecture trains, more models compile, quickstart and notebook run.
+# The exhaustive tests are for changes of kernels (the CUDA kernels without a GPU, the sanitizers), and further cases
+# of other tests: every architecture trains, more models compile, quickstart and notebook run.
 # Makes .venv first if it is not there (PYTHON= and TORCH_SPEC= choose interpreter and torch).
 # Tests that need a GPU or reference data are skipped without them, each with its reason.
 set -euo pipefail
