@@ -8,7 +8,7 @@ was built with what, and why a part was not.
 
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
-        the CUDA kernels cannot be built; also where torch has no CUDA).
+        the CUDA kernels cannot be built; also where torch lacks CUDA).
     TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX" or "Ampere;Hopper", or Common: every architecture
         that the kernels are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the
         local GPUs and PTX; Common without one.
@@ -176,7 +176,7 @@ class BuildKernels(build_ext):
     def _stubs(self, compiler: list[str]) -> Path:
         """A folder with empty libraries called as torch's, which is not there for the compiler's processor.
 
-        What the kernels use of them is found when they are loaded.
+        The kernels find their symbols when they are loaded.
         """
         folder = Path(self.build_temp, "stubs").resolve()
         folder.mkdir(parents=True, exist_ok=True)

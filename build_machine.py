@@ -1,4 +1,4 @@
-"""What a machine offers for building the kernels: compilers, torch (found without importing it), GPUs."""
+"""Means of a machine to build the kernels: compilers, torch (found without importing it), GPUs."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from itertools import takewhile
 from pathlib import Path
 
-# Machine code for those of these that nvcc knows, where there is no local GPU to build for.
+# Without a local GPU, machine code for those of these that nvcc knows.
 ARCHITECTURES = ("75", "80", "90a", "100", "120")
 NAMED = {  # torch's names in TORCH_CUDA_ARCH_LIST
     **{"Volta": "7.0+PTX", "Turing": "7.5+PTX", "Ampere": "8.0 8.6+PTX", "Ada": "8.9+PTX"},

@@ -84,7 +84,7 @@ class AttentionOperator:
         return lambda q, k, v: module.attend(q, k, v, None)
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
-        """Queries, keys and values, `(rows, H, length, d)`, and the gradient of what comes out."""
+        """Queries, keys and values, `(rows, H, length, d)`, and the gradient of the output."""
         shape = (rows, self.size.heads, length, self.size.width // self.size.heads)
         q, k, v, grad = (torch.randn(shape, device=self.device) for _ in range(4))
         return {"inputs": (q, k, v), "grad": grad, "ntokens": rows * length}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the CUDA kernels ask of a multiprocessor, without a GPU: registers, spills, instructions.
+"""Resources of the CUDA kernels, found without a GPU: registers, spills, instructions.
 
 Compiles csrc/cuda (or the same folder of another checkout, --sources) with nvcc for each architecture and
 reads nvcc's report; instructions are counted where cuobjdump and nvdisasm are found (packages
@@ -51,7 +51,7 @@ _REPORT = re.compile(
 
 
 def parse_name(mangled: str) -> dict[str, Any] | None:
-    """What a kernel's mangled name says of its instance; None for other functions."""
+    """A kernel's instance by its mangled name; None for other functions."""
     found = _KERNEL.search(mangled)
     if found is None:
         return None
@@ -79,8 +79,8 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
 
     Those are the loops that hold most of their products themselves, not in loops inside, and of these the one
     with the most products, in the backward pass the two (for dq, then for dk and dv) or three. Code that
-    hardly ever runs, for rows that are not finite, does not count; what only PMTRIG (`mark_rare`) leads to is
-    such code. Loops in them count once.
+    hardly ever runs, for rows that are not finite, does not count; code that only PMTRIG (`mark_rare`)
+    reaches is such code. Loops in them count once.
     """
     found = {}
     for body in machine_code.split("Function : ")[1:]:
@@ -143,7 +143,7 @@ def _rare(code: list[tuple[int, str]], after: list[list[int]]) -> set[int]:
 
 
 def _loops(after: list[list[int]]) -> list[set[int]]:
-    """The natural loops: what leads back to a head that every path into the loop passes."""
+    """The natural loops: code that leads back to a head that every path into the loop passes."""
     before: list[list[int]] = [[] for _ in after]
     for i, successors in enumerate(after):
         for j in successors:

@@ -43,7 +43,7 @@ TITLES = {"mnist": "MNIST, 784 bytes", "cifar10": "CIFAR-10, 3,072 bytes", "tiny
 
 @dataclass(frozen=True)
 class Way(Method):
-    """An attention and how it draws the next byte; `paper` is the row in the paper's tables, or "".
+    """An attention and its way to draw the next byte; `paper` is the row in the paper's tables, or "".
 
     `recompute`: it runs the whole prefix again for every byte.
     """
@@ -307,7 +307,7 @@ def add_options(parser: Parser) -> None:
         "--images",
         type=names,
         default=list(SIZES),
-        help="comma-separated, of mnist and cifar10; one alone has a file of its own (default: both)",
+        help="comma-separated, of mnist and cifar10; one alone has its own file (default: both)",
     )
 
 

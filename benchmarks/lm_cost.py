@@ -3,10 +3,10 @@
 
 Training is measured at several lengths with a constant number of tokens per batch, decoding at several
 positions. Every architecture and length runs in its own processes, which take turns, so that a slow minute of
-the machine affects all of them. A decoded token is timed in short visits, of which the fastest counts: what
-else runs on the same core, in a virtual machine also of other tenants, may double the time of the others.
-Running out of memory or time becomes a row of the table. Results are saved after every case: run the same
-command again to resume. On two cores the default takes about 16 minutes; the machine should do nothing else.
+the machine affects all of them. A decoded token is timed in short visits, of which the fastest counts: other
+work on the same core, in a virtual machine also of other tenants, may double the time of the others. Running
+out of memory or time becomes a row of the table. Results are saved after every case: run the same command
+again to resume. On two cores the default takes about 16 minutes; the machine should do nothing else.
 """
 
 import argparse
@@ -83,8 +83,8 @@ def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a decoding step by position, one sentence, positions taking turns.
 
     A visit to position P times the tokens P, P+1, … , always from the same state: "visit_seconds" has the
-    median of each visit, "token_seconds" that of all steps. Positions whose context takes too long to read
-    are skipped.
+    median of each visit, "token_seconds" the median of all steps. Positions whose context takes too long to
+    read are skipped.
     """
     device, positions, steps = case["device"], sorted(case["positions"]), case["visit_steps"]
     longest = positions[-1] + steps

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the loss over a large vocabulary costs: fairseq's cross_entropy beside chunked_cross_entropy.
+"""Cost of the loss over a large vocabulary: fairseq's cross_entropy beside chunked_cross_entropy.
 
 Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, with
 the errors of the gradients, and Liger's and Apple's kernels, too, where they are installed. With --text also
 real updates of configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's
 267,744 words. The plain loss takes 16 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out;
-the same command again resumes. Takes about fifteen minutes on two cores.
+run the same command again to resume. Takes about fifteen minutes on two cores.
 """
 
 import argparse
@@ -54,13 +54,13 @@ PAD = 1
 
 
 def plain(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """What fairseq's `cross_entropy` computes."""
+    """The loss of fairseq's `cross_entropy`."""
     log_probs = F.log_softmax(F.linear(x, weight), dim=-1, dtype=torch.float32)
     return F.nll_loss(log_probs, target, ignore_index=PAD, reduction="sum")
 
 
 def chunked(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """What `chunked_cross_entropy` computes."""
+    """The loss of `chunked_cross_entropy`."""
     from user_dir.modules.linear_cross_entropy import linear_cross_entropy
 
     return linear_cross_entropy(x, weight, target, ignore_index=PAD)
@@ -262,7 +262,7 @@ def _losses(records: list[dict]) -> str:
         f"random numbers, losses in turns. {ran_on(sessions)}"
     ]
     measures = {"Seconds": "seconds"}
-    if device == "cpu":  # whose wall clock also counts what else the machine does
+    if device == "cpu":  # wall time would also count other work of the machine
         measures = {"Seconds of CPU time, all threads together": "cpu_seconds", **measures}
     for title, key in measures.items():
         parts.append(_table(records, f"{title}, median (range), by vocabulary:", partial(_times, key=key)))

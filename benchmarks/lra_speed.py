@@ -52,7 +52,7 @@ FULL = {"cuda": {"batch": 20, "steps": 200}, "cpu": {"batch": 1, "steps": 3}}
 QUICK = {"batch": 2, "steps": 1}
 PRESET = "lra_state_space"
 # Qin et al. 2022, Table 7, as the authors' code was then: TransNormer with a gated network of int(4/3 D), the
-# others with one of 2 D; block size 32; what the methods have of their own.
+# others with one of 2 D; block size 32; and each method's own settings.
 BLOCKS = {"diag_block_size": 32, "lln_diag_block_size": 32}
 OWN = {
     "performer": {"performer_features": 32},
@@ -180,7 +180,7 @@ def caption(results: Results) -> str:
 
 
 def _steps(results: Results) -> str:
-    """How many steps were timed, and in how many cases fewer, for want of time."""
+    """How many steps were timed, and in how many cases fewer, because time ran out."""
     wanted, done = results["settings"]["steps"], [x for x in results["records"] if x["status"] == "ok"]
     fewer = sum(len(record["step_seconds"]) < wanted for record in done)
     exceptions = f", in {fewer} of {len(done)} cases of fewer, which took long" if fewer else ""
@@ -188,7 +188,7 @@ def _steps(results: Results) -> str:
 
 
 def differences(results: Results) -> str:
-    """How the paper's setting differs, and what the words in the tables mean."""
+    """Differences from the paper's setting, and the words in the tables."""
     return (
         "The paper's rows are of another machine: compare how columns grow and how rows relate. TransNormer, "
         "Table 7: steps per second at batch 20 on one A6000; its columns are where reviews are cut, and by "
@@ -227,7 +227,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def add_options(parser: Parser) -> None:
-    """What rows are, and how often they are timed."""
+    """The options for the rows and the number of timed steps."""
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"
     )

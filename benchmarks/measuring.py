@@ -1,9 +1,9 @@
 """Time and peak memory of a piece of work, on a CPU or a GPU, a cap on memory, and the machine's own speed.
 
-On a CPU the peak of memory is the whole process's, as the kernel counts it (`VmHWM`), which is exact
-only if freed memory returns to the system at once. glibc keeps blocks of up to 32 MiB for later;
-`exact_frees` turns that off while memory is measured, `usual_frees` turns it on again for timing. A
-measurement starts by returning what was kept before.
+On a CPU the peak of memory is the whole process's, as the kernel counts it (`VmHWM`), which is exact only if
+freed memory returns to the system at once. glibc keeps blocks of up to 32 MiB for later; `exact_frees` turns
+that off while memory is measured, `usual_frees` turns it on again for timing. A measurement starts by
+returning the memory kept before.
 """
 
 import ctypes

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What TransNormer costs beside a vanilla model, and the PyTorch backend beside a plain chunk of 128.
+"""Cost of TransNormer beside a vanilla model, and of the PyTorch backend beside a plain chunk of 128.
 
 A decoding step at position 10, storages kept for the backward pass, peak memory of a training step,
 training steps of five sizes, the quickstart's among them, and the share of a step that matrix products and
 attention itself take. With --baseline another checkout of the project is measured in the same run. Every
-case runs in a process of its own on one thread, checkouts take turns, and so do the architectures inside;
+case runs in its own process on one thread, checkouts take turns, and so do the architectures inside;
 times are CPU time, since the machine may do other things. Writes model_parts_cost.json and .md into --out.
 Takes about half an hour.
 """
@@ -71,7 +71,7 @@ ARITHMETIC = {
 
 
 class OperatorCalls(TorchDispatchMode):
-    """Counts what reaches PyTorch's dispatcher."""
+    """Counts the operators that reach PyTorch's dispatcher."""
 
     calls = 0
 
@@ -228,7 +228,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add_out_dir(parser, shown_path(DEFAULT))
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout, measured too")
     parser.add_argument("--turns", type=count, default=3, help="of the checkouts; default: %(default)s")
-    parser.add_argument("--rounds", type=count, default=5, help="samples a turn; default: %(default)s")
+    parser.add_argument("--rounds", type=count, default=5, help="samples per turn; default: %(default)s")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.baseline and not (arguments.baseline / "benchmarks" / "measuring.py").is_file():
         needs = "--baseline needs one with benchmarks/measuring.py"

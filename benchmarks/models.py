@@ -48,7 +48,7 @@ TINY = Size(layers=2, width=16, heads=2, vocabulary=100)
 
 @dataclass(frozen=True)
 class SequenceMethod(Method):
-    """An attention in every layer; `plan` is its word in layer plans, `settings` what it adds to a model."""
+    """An attention in every layer; `plan` is its word in layer plans, `settings` its additions to a model."""
 
     plan: str = ""
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ SEQUENCE_METHODS = {
     },
     **{f"reformer-{n}": _reformer(n, share) for n, share in ((1, 0.5), (4, 0.25), (8, 0))},
 }
-"""What the costs of attention, images and speech compare, by the name in commands."""
+"""The methods compared in the costs of attention, images and speech, by the name in commands."""
 
 LRA_TITLES = {
     "text": "Text",

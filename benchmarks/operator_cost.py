@@ -256,7 +256,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         ("--fast-transformers-tuned", "a second build to compare with"),
     ):
         parser.add_argument(name, type=Path, metavar="FOLDER", help=text)
-    # One part, in a process of its own.
+    # One part, in its own process.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
     options.quicker = QUICKER if options.quick else 1

@@ -1,5 +1,5 @@
-"""What the operator is compared with: every installed implementation of causal linear attention, the softmax
-attention and quadratic product it replaces, and the times that others publish.
+"""The peers of the operator: every installed implementation of causal linear attention, the softmax attention
+and quadratic product that it replaces, and the times that others publish.
 
 `anchor` measures the shapes of flash-linear-attention, of which Helion publishes both libraries' times,
 beside the time of moving every tensor once.
@@ -43,7 +43,7 @@ CAUSAL_PRODUCT = Path("fast_transformers", "causal_product")
 
 
 def ours(device: str, dtype: torch.dtype, dim: int) -> str:
-    """The name of the rows of what "auto" runs for heads of `dim` columns: kernels, else PyTorch."""
+    """The name of the rows of "auto" for heads of `dim` columns: kernels, else PyTorch."""
     return f"ours, {select_backend('auto', device, dtype, dim)}"
 
 
@@ -84,7 +84,7 @@ def check_build(folder: Path) -> None:
     """UserError unless `folder` may hold a build of fast-transformers."""
     if not (init := folder / CAUSAL_PRODUCT / "__init__.py").is_file():
         raise UserError(
-            f"{folder} holds no fast-transformers (there is no {init}); name a folder with a build"
+            f"{folder} holds no fast-transformers ({init} is missing); name a folder with a build"
         )
 
 
@@ -95,7 +95,7 @@ def fast_transformers(folder: Path | None) -> Function | None:
             return importlib.import_module("fast_transformers.causal_product").causal_dot_product
         except ImportError:
             return None
-    # A name of its own: a second module of the same name would run the first one's compiled code.
+    # A separate name: a second module of the same name would run the first one's compiled code.
     package = folder.resolve() / CAUSAL_PRODUCT
     name, init = f"fast_transformers_{len(sys.modules)}", package / "__init__.py"
     spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(package)])
@@ -117,7 +117,7 @@ def flash_linear_attention() -> Function | None:
 
 
 def own_layout(name: str, x: Tensor) -> Tensor:
-    """`x: (B, H, N, D)` as the implementation wants it: fla would copy what is not `(B, N, H, D)` first."""
+    """`x: (B, H, N, D)` in the implementation's layout: fla would copy any but `(B, N, H, D)` first."""
     return x.transpose(1, 2).contiguous() if name == FLA else x
 
 
@@ -146,7 +146,7 @@ class Shape:
         return f"B{self.batch} T{self.length} H{self.heads} D{self.dim}"
 
     def bytes(self, part: str, size: int) -> int:
-        """What the forward or both passes move at least, with numbers of `size` bytes."""
+        """The bytes that the forward or both passes move at least, with numbers of `size` bytes."""
         return TENSORS[part] * self.batch * self.length * self.heads * self.dim * size
 
     def scaled(self, by: int) -> "Shape":

@@ -1,4 +1,4 @@
-"""What operator_cost.py has measured as tables and a picture, and its goals."""
+"""The results of operator_cost.py as tables and a picture, and its goals."""
 
 import statistics
 from pathlib import Path
@@ -104,7 +104,7 @@ def plot(result: dict, path: Path) -> None:
 
 
 def goals(result: dict) -> list[list[str]]:
-    """What this run could measure of the goals, as rows of a table.
+    """The goals that this run could measure, as rows of a table.
 
     Ratios of implementations are of medians; with the byte floor the best time is compared.
     `result["main"]` is the name of the rows that the goals are for.

@@ -130,7 +130,7 @@ def caption(results: Results) -> str:
 
 
 def differences(results: Results) -> str:
-    """How the setting differs from the paper's, and what the words in the tables mean."""
+    """Differences from the paper's setting, and the words in the tables."""
     limit = results["settings"]["time_limit"]
     return (
         "The paper (Nahshan et al. 2024, Table 2) trains RoBERTa-base at batch 1 on a GPU and gives the "
@@ -171,7 +171,7 @@ def goals(results: Results) -> dict[str, list[Goal]]:
 
 
 def goals_by_encoder(results: Results) -> str:
-    """What each encoder but the quadratic ones shall cost, and what was measured, in Markdown."""
+    """Bounds on the cost of each encoder except the quadratic ones, and the measured costs, in Markdown."""
     found = goals(results)
     header = [goal.wanted for goal in next(iter(found.values()), [])]
     rows = [[METHODS[name].label, *(_judged(goal) for goal in row)] for name, row in found.items()]

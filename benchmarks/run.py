@@ -31,7 +31,7 @@ from lab.provenance import check_same_machine, commit, environment, memory_avail
 Settings = dict[str, Any]
 Results = dict[str, Any]
 LEAST_MEMORY_GIB = 1
-"""With less, PyTorch and fairseq do not start in a process of their own."""
+"""With less, PyTorch and fairseq do not start in a process."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class CostBenchmark:
     Args:
         file: the script, whose `MEASURES` the worker reads.
         text: what --help says.
-        looks: what can be measured, by name: each has a `label`.
+        looks: the measurable items by name, each with a `label`.
         time_limit: the default, in seconds.
-        settings_for: called with device, --quick and what was chosen; what it returns decides the results
+        settings_for: called with device, --quick and the chosen values; its result decides the results
             besides device, threads and architectures, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
         default: names of those that run; by default all.
         add_options: adds the benchmark's own.
-        complaint: what is wrong with the options together, or nothing.
+        complaint: the error of conflicting options, or nothing.
         chooses: options whose values, where given, go to `settings_for`.
         cases: all that are measured, by the settings.
-        question: what the process of a case is told besides case and settings.
+        question: further input of the process of a case, besides case and settings.
         hopeless: tells cases that are left out by the results so far and the time limit.
         variant: ends the name of the results of some options, which cannot join the others.
     """
@@ -103,7 +103,7 @@ class CostBenchmark:
         parser.add_argument(
             "--out",
             type=Path,
-            help="results file (.json); what is made of it "
+            help="results file (.json); the report "
             f"({', '.join(self.suffixes[1:])}) goes beside it; default "
             f"{shown_path(BENCHMARKS)}/{self.name}_DEVICE.json, with --quick {self.name}_quick.json there",
         )
@@ -145,7 +145,7 @@ class CostBenchmark:
             "--memory-limit-gib",
             type=positive,
             metavar="GIB",
-            help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
+            help="memory a process may take; default on a CPU: 80%% of the free memory, on a GPU: all",
         )
 
     def settings(self, arguments: argparse.Namespace) -> Settings:
@@ -180,9 +180,9 @@ class CostBenchmark:
         return (arguments.out or BENCHMARKS / name).resolve()
 
     def run(self, arguments: argparse.Namespace, beside: Sequence[str] = ()) -> int:
-        """Measure what is missing, write results and report, and return the exit status.
+        """Measure the missing cases, write results and report, and return the exit status.
 
-        `beside`: the endings of what the caller will write beside them.
+        `beside`: the endings of the files that the caller will write beside them.
         """
         settings = self.settings(arguments)
         cases, name = self.cases(settings), f"{self.name}{self.variant(arguments)}"
@@ -228,7 +228,7 @@ class CostBenchmark:
 
 
 def check_committed(path: Path, uncommitted: bool) -> None:
-    """UserError for a record below results/ of code that is in no commit, unless that is asked for."""
+    """UserError for a record below results/ of uncommitted code, unless that is allowed."""
     if path.is_relative_to(RESULTS) and not uncommitted and commit().endswith("+changes"):
         raise UserError(
             f"{shown_path(path)} would name a commit that is not the code measured; commit your changes, or "

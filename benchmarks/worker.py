@@ -1,7 +1,7 @@
 """Measures one case of a benchmark in a fresh Python process; a failure is also a result.
 
-`run_case` starts the process, which reads the case from one JSON file and writes what it found to a second.
-The case names the file of its benchmark, whose `MEASURES` has a function for each kind of case. With another
+`run_case` starts the process, which reads the case from one JSON file and writes its result to a second. The
+case names the file of its benchmark, whose `MEASURES` has a function for each kind of case. With another
 checkout of the project on PYTHONPATH that one is measured.
 """
 
@@ -40,7 +40,7 @@ Step = Callable[[LanguageModel, dict[str, Any]], Any]
 
 
 def run_case(case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]:
-    """What this module answers to `case` in a process of its own.
+    """The answer of this module to `case`, in a separate process.
 
     Args:
         case: anything JSON can hold.
@@ -82,12 +82,11 @@ def run_case(case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]
 def measure_steps(case: Case, build: Build = LanguageModel, step: Step | None = None) -> dict[str, Any]:
     """Times of steps in seconds, the tokens of each, and the peak memory of one in bytes.
 
-    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured, by
-    default its training step.
-    A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
-    one full step under the memory meter, which also warms up, then the timed ones; with
-    "keep_frees", freed memory is kept for them. Each step has a batch of its own, of "tokens" tokens, by
-    default one row. "bf16" is `--bf16`.
+    `build` is `LanguageModel` or a class like it; `step` is the measured work on a model and a batch, by
+    default its training step. A small step comes first, so that the baseline holds model, optimizer state and
+    libraries. Then one full step under the memory meter, which also warms up, then the timed ones; with
+    "keep_frees", freed memory is kept for them. Each step has its own batch, of "tokens" tokens, by default
+    one row. "bf16" is `--bf16`.
     """
     device, length = case["device"], case["length"]
     rows = (case.get("tokens") or length) // length

@@ -53,7 +53,7 @@ _NATIVE_BFLOAT16 = torch.backends.mkldnn.is_available() and any(
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """What inputs like x are multiplied in."""
+    """The dtype of products of inputs like x."""
     if _NATIVE_BFLOAT16 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
         return torch.bfloat16
     return accumulation_dtype(x.dtype)
@@ -133,7 +133,7 @@ def _put_products(
 
 
 def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """What enters each chunk, from the chunks' `products: (B H chunks, D, M)`, and what leaves the last.
+    """The state before each chunk, from the chunks' `products: (B H chunks, D, M)`, and the last state.
 
     Both have the state's dtype, which may be wider than the products' dtype.
     """
@@ -153,7 +153,7 @@ def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tupl
 
 
 def _add_up(before: Tensor, products: Tensor, state: Tensor, dim: int, reverse: bool) -> Tensor:
-    """Writes the sums of state and the products before each along `dim`; returns that of all."""
+    """Writes the sums of state and the products before each along `dim`; returns the sum of all."""
     pairs = list(zip(before.unbind(dim), products.unbind(dim), strict=True))
     pairs = pairs[::-1] if reverse else pairs
     pairs[0][0].copy_(state)
@@ -294,7 +294,7 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
 def decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
     """From `(..., C)`: the decay from j to i `(..., C, C)`, 0 for j > i, and that from the start to i.
 
-    Each is the exponential of a sum of its own: nothing cancels, and -inf stays within its sums.
+    Each is the exponential of a separate sum: nothing cancels, and -inf stays within its sums.
     """
     size = log_decay.shape[-1]
     places = torch.arange(size, device=log_decay.device)
@@ -348,17 +348,17 @@ def _composed(
 
 
 def _spread_decayed(v: Tensor, within: Tensor) -> Tensor:
-    """As `_spread`, up to the position from which on nothing of before is seen."""
+    """As `_spread`, up to the position from which on nothing earlier is visible."""
     reached = (within > 0).to(v.dtype) @ (~v.isfinite()).to(v.dtype)
     return torch.where(reached > 0, float("nan"), 0.0).to(v.dtype)
 
 
 def _sums(products: Tensor, state: Tensor, totals: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What enters each chunk, and what leaves the last.
+    """The state before each chunk, and the last state.
 
     Args:
         products: `(B, H, chunks, D, M)`.
-        state: what enters the first.
+        state: the state before the first chunk.
         totals: `(B, H, chunks)`, the decay of a state over each chunk.
     """
     if in_onnx_export():  # a graph without a loop

@@ -1,4 +1,4 @@
-"""What torch.compile is told, without loading the compiler."""
+"""Marks for torch.compile, set without loading the compiler."""
 
 from collections.abc import Callable
 from typing import TypeVar

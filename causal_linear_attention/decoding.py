@@ -1,7 +1,7 @@
 """One new token of TransNormer's layers, and RMSNorm, each part in one call of the compiled kernels.
 
 A decoding step of a small model is thirty operators an attention, each of which costs more than its
-arithmetic, and RMSNorm with its derivative is a dozen. What these compute, with PyTorch's operators, is in
+arithmetic, and RMSNorm with its derivative is a dozen. The same with PyTorch's operators is in
 `user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms,feed_forward}.py`.
 """
 
@@ -46,7 +46,7 @@ rms_norm_forward = _OPERATORS.rms_norm_forward.default
 """`rms_norm` and the root mean squares `(rows,)` in float32, of which there is one a row; CUDA alone."""
 
 rms_norm_backward = _OPERATORS.rms_norm_backward.default
-"""`(grad, out, root, eps) -> grad_x` from what `rms_norm_forward` returned; CUDA alone."""
+"""`(grad, out, root, eps) -> grad_x` from the results of `rms_norm_forward`; CUDA alone."""
 
 
 def block_step(
@@ -82,7 +82,7 @@ _CPP = extension.loaded("cpp")
 
 
 def seen_into() -> bool:
-    """Whether `torch.compile` or `torch.func` looks into what is computed, which kernels do not let it."""
+    """Whether `torch.compile` or `torch.func` traces the computation, which kernels do not support."""
     return torch.compiler.is_compiling() or in_transform()
 
 

@@ -45,7 +45,7 @@ def load(name: str) -> None:
         )
         return
     try:
-        library = ctypes.CDLL(str(path))  # first: its error says what is missing, unlike torch's
+        library = ctypes.CDLL(str(path))  # first: its error names the missing part, unlike torch's
         torch.ops.load_library(str(path))
         _libraries[name] = library
         if name == "cpp":
@@ -109,7 +109,7 @@ def _ask_gpu(index: int) -> str:
 
 @cache
 def build_info() -> dict:
-    """What the build recorded: versions, architectures, what was skipped and why; {} without a build."""
+    """The build's record: versions, architectures, skipped parts with reasons; {} without a build."""
     try:
         return json.loads(BUILD_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):

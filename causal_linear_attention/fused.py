@@ -146,7 +146,7 @@ _MASK = 0xFFFFFFFF
 
 
 def dropout_factors(seed: Tensor, p: float, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    """What the kernels multiply `(rows, width)` numbers by: 0 or 1 / (1 - p). Philox4x32 with 7 rounds."""
+    """The factors of `(rows, width)` numbers in the kernels: 0 or 1 / (1 - p). Philox4x32 with 7 rounds."""
     number, device = int(seed), seed.device
     column = torch.arange(width, device=device)
     counters = column // 64 * 16 + column % 16

@@ -1,4 +1,4 @@
-"""The outputs of the steps of `fused.py`, not filled in: what its fake kernels return, and Triton fills."""
+"""Empty outputs of the steps of `fused.py`: its fake kernels return them, and Triton fills them."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ POSITIONS_OF_PART = 16  # as in csrc/cuda/fused.cu
 
 
 def parts_of_theta(qkv: Tensor, theta: Tensor | None, heads: int, size: int) -> Tensor:
-    """What parts of `size` positions add to theta's gradient, `(parts, d // 2)`; empty without theta."""
+    """Shares of theta's gradient for parts of `size` positions, `(parts, d // 2)`; empty without theta."""
     parts = 0 if theta is None else -(-qkv.shape[0] // size) * qkv.shape[1] * heads
     return qkv.new_empty(parts, 0 if theta is None else theta.numel(), dtype=torch.float32)
 

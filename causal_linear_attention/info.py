@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe() -> dict:
-    """Versions, the build, what the machine offers, and what "auto" selects."""
+    """Versions, the build, the machine, and the backends that "auto" selects."""
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     build, triton = extension.build_info(), f"available (triton {triton_backend.version()})"
     return {

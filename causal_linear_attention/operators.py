@@ -281,7 +281,7 @@ class _Forward(torch.autograd.Function):
 
 
 def _by_head(x: Tensor, k: Tensor) -> Tensor:
-    """From q's heads to those of k, the sum of those that share one."""
+    """From q's heads to k's: the sum of the heads of q that share one of k."""
     heads = k.shape[1]
     return x if x.shape[1] == heads else x.unflatten(1, (heads, -1)).sum(2)
 

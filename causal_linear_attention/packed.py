@@ -1,7 +1,7 @@
 """Linear attention of packed sequences in plain PyTorch: any device, any dtype, differentiable, compilable.
 
 Several sequences lie one after the other in one row, `q, k: (1, H, N, D)`, `v: (1, H, N, M)`; sequence s has
-the positions from `cu_seqlens[s]` up to `cu_seqlens[s + 1]`. Each is cut into chunks of its own, the last one
+the positions from `cu_seqlens[s]` up to `cu_seqlens[s + 1]`. Each is cut into its own chunks, the last one
 filled up with zeros, so that a chunk belongs to one sequence. Inside the chunks attention is `chunked` with
 the chunks as heads; the state that enters a chunk is the sum over the earlier chunks of its sequence.
 
@@ -94,7 +94,7 @@ def _cut(cu_seqlens: Tensor, length: int, longest: int) -> _Chunks:
 
 
 class _Rows(torch.autograd.Function):
-    """Rows `there` of `x: (H, L, ·)`, zero where `filled`; the last arguments are those of the way back."""
+    """Rows `there` of `x: (H, L, ·)`, zero where `filled`; the last arguments are for the backward pass."""
 
     @staticmethod
     def forward(ctx, x, there, filled, back, filled_back):
@@ -115,10 +115,10 @@ def _rows(x: Tensor, there: Tensor, filled: Tensor | None) -> Tensor:
 
 
 class _Entering(torch.autograd.Function):
-    """What enters each chunk: `(products, initial, first, continuing, reverse)`, both `(H, T, D, M)`.
+    """The state before each chunk: `(products, initial, first, continuing, reverse)`, both `(H, T, D, M)`.
 
-    It is `initial` at the first chunk of a sequence, and elsewhere the sum with the products of those before;
-    with `reverse`, of those after.
+    It is `initial` at the first chunk of a sequence, and elsewhere the sum with the products of earlier
+    chunks; with `reverse`, of later ones.
     """
 
     @staticmethod
@@ -168,7 +168,7 @@ def _entering(
 
 
 def _one_by_one(k: Tensor, v: Tensor, cu_seqlens: Tensor) -> bool:
-    if in_transform():  # which knows no derivative of the functions above
+    if in_transform():  # without derivatives of the functions above
         return True
     work = k.numel() * v.shape[-1]
     return k.is_cpu and values_are_known(cu_seqlens) and work >= _WORTH_A_STEP * (len(cu_seqlens) - 1)

@@ -1,4 +1,4 @@
-"""Which backend runs, and what is said when the compiled kernels of a device cannot.
+"""Selects the backend, and warns if the compiled kernels of a device cannot run.
 
 `KERNELS` lists the kernels for each type of device. "auto" takes the first of a device that supports the
 inputs and can run there; without one, PyTorch runs.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the kernels of one backend support.
+    """The inputs that the kernels of one backend support.
 
     Attributes:
         home: the type of device they run on.
@@ -113,7 +113,7 @@ def select_backend(
 
 
 def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, decays: bool) -> str:
-    """What the kernels expect of the inputs and what it is instead; "" if they support them."""
+    """The expected and the given property of unsupported inputs; "" if the kernels support them."""
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
         return f"inputs of {names}, not {dtype}"

@@ -1,4 +1,4 @@
-"""What the kernels are built from. Set-up and build run this file alone: the package needs torch."""
+"""The sources of the kernels. Set-up and build run this file alone, since the package needs torch."""
 
 import hashlib
 from pathlib import Path

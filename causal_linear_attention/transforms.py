@@ -16,7 +16,7 @@ def in_transform() -> bool:
 
 
 def composes() -> bool:
-    """Whether PyTorch's own operators are all that may run: also for ONNX, which knows no others."""
+    """Whether only PyTorch's own operators may run: also for ONNX, which knows no others."""
     return in_transform() or in_onnx_export()
 
 

@@ -75,11 +75,11 @@ def _reason(device: torch.device) -> str:
 
 
 def _trial(device: torch.device) -> str:
-    """Why the smallest kernel does not run there: Triton finds no C compiler, say, or an old driver."""
+    """Why the smallest kernel does not run there: a missing C compiler, say, or an old driver."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise _Captured
     try:
-        with _disable_current_modes():  # of torch.export, whose tensors have no memory
+        with _disable_current_modes():  # of torch.export, whose tensors lack memory
             state = torch.zeros(1, device=device)
             with torch.cuda.device_of(state):
                 arguments = (state, None, None, 1, torch.empty_like(state), 1, 1)
@@ -87,14 +87,14 @@ def _trial(device: torch.device) -> str:
             state.cpu()
     except Exception as error:
         if "out of memory" in str(error):
-            raise  # as any kernel might; it says nothing of Triton and must not be remembered
+            raise  # as any kernel might; this says nothing about Triton and must not be remembered
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"triton {version()} cannot run a kernel ({first})"
     return ""
 
 
 def products(dtype: torch.dtype) -> tuple[str, str]:
-    """The type of what is multiplied for inputs of `dtype`, and tl.dot's precision."""
+    """The type of products for inputs of `dtype`, and tl.dot's precision."""
     if dtype == torch.float16:
         return "float32", "tf32"
     return str(dtype).removeprefix("torch."), "ieee"
@@ -164,7 +164,7 @@ class _Launches:
     def segments(self) -> tuple[int, int]:
         """Their number and length: with few heads, sequences are cut to keep all multiprocessors busy.
 
-        A multiprocessor holds two programs; there are no more of them than fit at once. Packed sequences are
+        A multiprocessor holds two programs; only as many programs start as fit at once. Packed sequences are
         cut into as many, each by its own length.
         """
         rows, processors = self.q.shape[2], _multiprocessors(self.q.device)
@@ -215,7 +215,7 @@ class _Launches:
     ) -> None:
         """`entering` and `leaving` are states and how many heads share one.
 
-        `sums` are what the kernel calls dots, kept, ends and grad_decay.
+        `sums` are the kernel's dots, kept, ends and grad_decay.
         """
         kernels = _kernels()
         tensors = (a, b, c, out, out if outputs is None else outputs)
@@ -244,7 +244,7 @@ class _Launches:
         inverse: Tensor | None = None,
         slope: Tensor | None = None,
     ) -> tuple[tuple[Tensor | None, int], tuple[Tensor | None, int]]:
-        """What enters each segment, and where the scan shall leave its last state, unless `final` has it.
+        """The state before each segment, and the place of the scan's last state, unless `final` has it.
 
         Both with how many heads share a state. `final` may be empty: then the last states are not wanted.
         """

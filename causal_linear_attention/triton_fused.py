@@ -199,7 +199,7 @@ def _launch(name: str, like: Tensor, grid: tuple[int, ...], *given: Any, **const
 
 
 def _dropout(p: float) -> dict[str, Any]:
-    """What `fused.dropout_factors` compares words with, and multiplies what it keeps by."""
+    """The threshold for words in `fused.dropout_factors`, and the factor of kept numbers."""
     return {"THRESHOLD": min(round(p * 2**32), 2**32 - 1), "FACTOR": 1 / (1 - p)}
 
 

@@ -15,7 +15,7 @@ TURN = tl.constexpr(6.283185307179586)
 
 @triton.jit
 def factors_of(seed, row, column, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr):
-    """What dropout multiplies numbers by, `(rows, columns)`; see `fused.dropout_factors`."""
+    """The factors of dropout, `(rows, columns)`; see `fused.dropout_factors`."""
     counter = (column // 64 * 16 + column % 16)[None, :] + tl.zeros((row.shape[0], 1), tl.int32)
     low = (row & 0xFFFFFFFF).to(tl.uint32)[:, None] + tl.zeros_like(counter).to(tl.uint32)
     high = (row >> 32).to(tl.uint32)[:, None] + tl.zeros_like(counter).to(tl.uint32)
@@ -191,7 +191,7 @@ def mapped(x, MAP: tl.constexpr):
     if MAP == 0:
         return x
     elif MAP == 1:
-        # Near 0 exp(x) - 1 would lose what x is.
+        # Near 0 exp(x) - 1 would lose the digits of x.
         series = x * (1.0 + x / 2 * (1.0 + x / 3 * (1.0 + x / 4 * (1.0 + x / 5 * (1.0 + x / 6)))))
         return tl.where(x > 0.0, x, tl.where(x > -0.35, series, tl.exp(x) - 1.0))
     else:
@@ -290,7 +290,7 @@ def features_backward(
 
 @triton.jit
 def store_theta(grad_theta, part, gained, position, DIM: tl.constexpr, PAIRS: tl.constexpr):
-    """What the pairs of a program's rows gain by an angle, which is position * theta."""
+    """Theta's gradient, from the rows' gradients `gained` by their angles, position * theta."""
     pair = tl.arange(0, PAIRS)
     found = tl.sum(gained * position.to(tl.float32)[:, None], 0)
     tl.store(grad_theta + part * (DIM // 2) + pair, found, pair < DIM // 2)
@@ -352,7 +352,7 @@ def block_of(
     CAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """What forward and backward have in common of a program's block.
+    """The part of a program's block that forward and backward share.
 
     Where its queries and outputs begin, which rows live, dropout's rows, turns, queries, keys, weights before
     dropout.

@@ -78,7 +78,7 @@ def load_scaled(
 
 @triton.jit
 def weakened(factors, x):
-    """factors * x; what a factor of 0 hides may be anything."""
+    """factors * x; numbers hidden by a factor of 0 may be anything."""
     return tl.where(factors == 0.0, 0.0, factors * x)
 
 
@@ -338,7 +338,7 @@ def walk(
                     NORMALIZE and KIND == "v",
                 )
             else:
-                state *= total  # what is not finite stays, to be seen after the last row
+                state *= total  # infinities and NaN stay, to be seen after the last row
             y = as_operand(of_end[:, None] * y.to(ACC), CAST, PRECISION)
         state += tl.dot(tl.trans(y), u, input_precision=PRECISION, out_dtype=ACC)
         if NORMALIZE and KIND != "v":

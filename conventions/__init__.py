@@ -1,4 +1,4 @@
-"""What the plugin and the commands that start it agree on; imports neither torch nor fairseq."""
+"""Conventions between the plugin and the commands that start it; imports neither torch nor fairseq."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ STOPPED = 75
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
 PREPARED = "preparation.json"
-"""In a folder of prepared data: what they were made from."""
+"""In a folder of prepared data: how they were made, and from what."""
 RUN_DATA = "data.json"
 """In the folder of a run: its data, their fingerprint, and the state of each file."""
 LOCK = ".run.lock"
@@ -40,14 +40,14 @@ LOCK = ".run.lock"
 LOCKED = "LINEAR_ATTENTION_LOCKED"
 """Environment variable: the folder whose lock this process holds, or the one that has started it."""
 OWN_ATTENTIONS = "TRANSNORMER_ATTENTIONS"
-"""The variable that names folders with attentions of a user's own, `:` between them."""
+"""The variable that names folders with a user's own attentions, separated by `:`."""
 
 
 def own_attention_files(below: str = "") -> list[Path]:
-    """The Python files in those folders, or in their folder `below`; UserError for one that is not there."""
+    """The Python files in those folders, or in their folder `below`; UserError for a missing folder."""
     files = []
     for word in filter(None, os.environ.get(OWN_ATTENTIONS, "").split(os.pathsep)):
         if not Path(word).is_dir():
-            raise UserError(f"{OWN_ATTENTIONS}: there is no folder {word}")
+            raise UserError(f"{OWN_ATTENTIONS}: {word} is not a folder")
         files += sorted(path for path in Path(word, below).glob("*.py") if not path.name.startswith("_"))
     return files

@@ -24,8 +24,8 @@ HOLDER = b"process "
 def replacing(path: Path, ending: str = ".part") -> Iterator[Path]:
     """Gives a new file beside `path` to write; when it is whole, it becomes `path`, else it goes.
 
-    Its name is its own, so it replaces nothing. What killed processes have left of such files goes, too.
-    An OSError names `path`.
+    Its name is its own, so it replaces nothing. Leftovers of killed processes are removed, too. An OSError
+    names `path`.
     """
     partial, descriptor = _new_partial(path, ending)
     try:
@@ -100,8 +100,8 @@ def open_lock(path: Path) -> int:
 def hold_lock(folder: Path, option: str, warn: Callable[[str], None], patience: float = 0) -> int:
     """Keep other runs out of `folder`, which is made if need be, as long as the descriptor given is open.
 
-    A run that is there already may take `patience` seconds to end. Where the file system has no locks, `warn`
-    gets a sentence.
+    A run at work there may take `patience` seconds to end. If the file system lacks locks, `warn` gets a
+    sentence.
 
     Raises:
         UserError: naming process and host of the run that is at work there; `option` chooses another folder.
@@ -172,7 +172,7 @@ def is_plain(path: Path) -> bool:
 
 
 def check_no_pipe(folder: Path) -> None:
-    """UserError for what is neither file nor folder in a folder, or one level below: a read may not end."""
+    """UserError for pipes and devices in a folder, or one level below: reading them may not end."""
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is a pipe or a device where a file belongs; move it away")

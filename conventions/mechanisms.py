@@ -1,7 +1,7 @@
 """The attention mechanisms: names in layer plans, labels, colours, rows of the papers; without torch.
 
-`user_dir/attention/NAME.py` holds what a mechanism computes and its options. The rest is said here, once:
-layer plans, architectures, tables, plots and docs/mechanisms.md read it.
+`user_dir/attention/NAME.py` holds the computation and the options of a mechanism. Everything else is declared
+here, once: layer plans, architectures, tables, plots and docs/mechanisms.md read it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Method:
     """A method of the tables: a mechanism in every layer of a model, or TransNormer's two.
 
-    `label` is what a reader sees; `color` the colour of the method in every plot, which no other method has
+    `label` is the name for readers; `color` the colour of the method in every plot, which no other method has
     (first from Okabe and Ito's and Tol's sets, which colour-blind readers can read). `language_model` is
     fairseq's name of the architecture, `encoder` that of the encoder's YAML; "" where there is none.
     `transnormer` is the row of the method in TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or

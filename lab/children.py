@@ -1,6 +1,6 @@
 """The processes that a command starts: they end with it, and a request to stop it reaches them.
 
-Such a request is SIGTERM or SIGUSR1. What trains then saves its state and ends, and the command with it.
+A request to stop is SIGTERM or SIGUSR1: training processes save their state and end, then the command ends.
 """
 
 import ctypes
@@ -37,9 +37,9 @@ def started(
     environment: Mapping[str, str],
     held: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `python -m module arguments`; within it, a request to stop is handed to that process.
+    """Start `python -m module arguments`; inside the block, requests to stop go to that process.
 
-    It writes to `output`, inherits the descriptors `held`, and has the variables of `environment` besides
+    It writes to `output`, inherits the descriptors `held`, and gets the variables of `environment` besides
     ours. It ends with this process if it calls `end_with_parent`.
     """
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -54,7 +54,7 @@ def started(
     )
     _training.add(process)
     try:
-        if _asked:  # before it was there
+        if _asked:  # before the process was there
             process.send_signal(_asked[-1])
         yield process
     finally:
@@ -81,7 +81,7 @@ def end_with_error(sentence: str, code: int = 1) -> NoReturn:
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Have processes that run end; they may save their state first."""
+    """Ask running processes to end; they may save their state first."""
     running = list(processes)
     for process in running:
         process.terminate()
@@ -93,7 +93,7 @@ def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End processes at once."""
+    """Kill processes."""
     for process in processes:
         process.kill()
         process.wait()
@@ -133,13 +133,13 @@ def was_interrupted(returncode: int) -> bool:
     """Whether a Python process has ended by Ctrl-C.
 
     It exits with 130, or dies of the signal although it has caught KeyboardInterrupt: `python -m` does so if
-    the signal came within an `exec` of text, with which every dataclass is made, so while it was importing.
+    the signal arrives during an import, inside the `exec` of text that makes a dataclass.
     """
     return returncode in (INTERRUPTED, -signal.SIGINT)
 
 
 def was_stopped(returncode: int) -> bool:
-    """Whether a process that trained has ended because it was asked to."""
+    """Whether a training process ended because it was asked to."""
     return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)
 
 

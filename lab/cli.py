@@ -18,7 +18,7 @@ from lab.run.process import import_quickly
 
 LAB = "scripts/lab.sh"
 SLOW = ("run.", "measure.", "export.", "figures.", "publish.", "data.")
-"""Modules that take seconds to import, without a word."""
+"""Modules that take seconds to import and print nothing meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Command:
         script: the name of a shorter command for the same, where there is one.
         options: the function of lab/options that reads the command line, with `kind` if there is one; without
             it, `parse` of the module itself, which then is quick to import.
-        old: the script in the release before this one, without folder and ending.
+        old: the script in the previous release, without folder and ending.
     """
 
     module: str
@@ -179,11 +179,11 @@ COMMANDS = {
         "prepare.addresses",
     ),
 }
-"""What the words after `scripts/lab.sh` do; the words after those are options of the command."""
+"""Commands by the words after `scripts/lab.sh`; all further words are options of the command."""
 
 SCRIPTS = {command.script: words for words, command in COMMANDS.items() if command.script}
 OLD = {f"scripts/{command.old}.sh": words for words, command in COMMANDS.items() if command.old}
-"""Names of the release before this one, each a link to `scripts/lab.sh`."""
+"""Names of the previous release, each a link to `scripts/lab.sh`."""
 
 
 def name_of(words: str) -> str:
@@ -192,15 +192,13 @@ def name_of(words: str) -> str:
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that a line begins with, "" if it asks for the list of them, and the words of its options.
+    """The command at the beginning of `words`, "" for the list of commands, and the words of its options.
 
-    Raises UserError where there is no such command.
+    Raises UserError for an unknown command.
     """
     first, *rest = words or [LAB]
     if first in OLD:
-        print(
-            f"{first} is now {name_of(OLD[first])}; the old name goes with the next release", file=sys.stderr
-        )
+        print(f"{first} is now {name_of(OLD[first])}; the next release removes the old name", file=sys.stderr)
     if first in OLD or first in SCRIPTS:
         return {**OLD, **SCRIPTS}[first], rest
     words = rest if first == LAB else list(words)
@@ -232,7 +230,7 @@ def list_commands(verb: str = "") -> str:
 
 
 def run() -> None:
-    """Run the command on the command line, which a record of a measurement names as the documents do."""
+    """Run the command that the words name; records of measurements name it as the documents do."""
     name, words = find(sys.argv[1:])
     if not name:
         print(list_commands(*words))

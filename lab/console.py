@@ -99,7 +99,7 @@ def names(text: str) -> list[str]:
     """An option's names, separated by commas, each once."""
     found = text.split(",")
     if not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not one name, or several with commas between")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name, or several separated by commas")
     return list(dict.fromkeys(found))
 
 
@@ -120,10 +120,9 @@ def positive(text: str) -> float:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command; what a user can fix becomes one line on stderr and exit code 1.
+    """Run a command; errors that a user can fix become one line on stderr and exit code 1.
 
-    SIGTERM and SIGUSR1 end it as `lab/children.py` says, and so does the end of another command that has
-    started it.
+    SIGTERM and SIGUSR1 end it as `lab/children.py` says, and so does the end of the command that started it.
     """
     children.end_with_parent()
     warnings.simplefilter("ignore")  # the libraries' deprecations do not concern users

@@ -57,7 +57,7 @@ MEANINGS = {
 
 
 def suggestion(word: object, known: Iterable[str], closeness: float = 0.6) -> str:
-    """`; did you mean ...?`, or "" if none of the `known` words is as close as that."""
+    """`; did you mean ...?`, or "" if none of the `known` words is close enough."""
     close = get_close_matches(str(word), list(known), n=1, cutoff=closeness)
     return f"; did you mean {close[0]}?" if close else ""
 

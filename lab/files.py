@@ -24,7 +24,7 @@ from lab.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-MEASURED = RESULTS / "measured"  # what the documents show
+MEASURED = RESULTS / "measured"  # shown in the documents
 BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without --out
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
@@ -175,8 +175,8 @@ def check_begin(folder: Path, command: str, mark: str, content: str = "", option
         return True
     if os.path.lexists(folder) and not (folder.is_dir() and is_empty(folder)):
         raise UserError(
-            f"{shown_path(folder)} holds what {command} has not written; move it away, or choose another "
-            f"{option}"
+            f"{shown_path(folder)} holds files that {command} has not written; move it away, or choose "
+            f"another {option}"
         )
     return False
 
@@ -233,8 +233,8 @@ def check_output(
 
     An ending replaces that of `out`: with ".md" or ".png", `a.json` has `a.md` or `a.png` beside it.
 
-    An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
-    one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.
+    An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be one
+    of the `inputs`, under any name. The folder must exist, unless the command `makes_folder`.
     """
     try:
         if out.is_dir():
@@ -244,7 +244,7 @@ def check_output(
     except OSError:
         usable = False
     if not usable:
-        raise UserError(f"cannot write {out}; choose another {option}")
+        raise UserError(f"cannot write {out}: its folder is missing or read-only; choose another {option}")
     companions = [out.with_name(out.stem + ending) for ending in beside]
     if out in companions:
         raise UserError(
@@ -265,7 +265,7 @@ def check_output(
 
 
 def say_replaced(out: Path) -> None:
-    """Say that a result of the command that does not tell its checkpoint will be replaced."""
+    """Announce that a result of the command, which does not name its checkpoint, will be replaced."""
     if out.is_file():
         print(f"note: {shown_path(out)}, perhaps of another checkpoint, will be replaced", flush=True)
 
@@ -373,7 +373,7 @@ GENERATED = {".md": begins(MARK), ".png": begins("tEXtSource\0", within=300)}
 def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> Iterator[int]:
     """Keep other runs out of `folder`; gives the descriptor that holds the lock.
 
-    A run that is there already may take `patience` seconds to end. `option` chooses another folder.
+    A run at work there may take `patience` seconds to end. `option` chooses another folder.
 
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
     the folder even if its parent is killed. UserError names the host and process that has it.
@@ -388,7 +388,7 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
 
 @contextmanager
 def _said_to_children(folder: Path) -> Iterator[None]:
-    """Within it, processes that are started know that they need no lock of their own for `folder`."""
+    """Inside the block, started processes know that `folder` is already locked for them."""
     before = os.environ.get(LOCKED)
     os.environ[LOCKED] = str(folder.resolve())
     try:

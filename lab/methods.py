@@ -90,7 +90,7 @@ def label_of(name: str) -> str:
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The `panels` (title to names) with more in them than their first, the common yardstick.
 
-    A title comes with a line break before it, and is empty if there is but one group.
+    A title comes with a line break before it, and is empty if there is only one group.
     """
     found = {title: [name for name in names if name in measured] for title, names in panels.items()}
     found = {title: names for title, names in found.items() if set(names) - {panels[title][0]}}
@@ -100,7 +100,7 @@ def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict
 
 
 def drawn(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a picture of costs shows: all if they are few, else the papers' methods; the tables have all."""
+    """The methods in a picture of costs: all if they are few, else the papers'; the tables have all."""
     return list(measured) if len(measured) <= FEW else next(iter(groups(measured, panels).values()))
 
 

@@ -1,6 +1,6 @@
 """Where and how a measurement ran, and which sources that decide its figures have changed since.
 
-Of sources, comments, docstrings and blank lines do not count, nor do the driver and the tables of benchmarks.
+Comments, docstrings and blank lines of sources do not count, nor do the driver and the tables of benchmarks.
 """
 
 import ast
@@ -74,9 +74,9 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def check_same_machine(path: Path, earlier: Sequence[Any], device: str) -> None:
-    """UserError if one of the `earlier` environments, whose figures `path` holds, is not like this one.
+    """UserError if the figures in `path` come from `earlier` environments that differ from this one.
 
-    What must be the same is what decides a time: GPU, processor, cores, threads and the version of torch.
+    Everything that decides a time must be the same: GPU, processor, cores, threads and the version of torch.
     """
     now = _machine(environment(device))
     for record in earlier:
@@ -88,7 +88,7 @@ def check_same_machine(path: Path, earlier: Sequence[Any], device: str) -> None:
 
 
 def _machine(record: Any) -> str:
-    """What a time depends on, in words."""
+    """Everything that a time depends on, in words."""
     record = record if isinstance(record, dict) else {}
     hardware, versions = record.get("hardware") or {}, record.get("versions") or {}
     parts = [hardware["gpu"]] if "gpu" in hardware else []
@@ -109,7 +109,7 @@ def commit(root: Path = ROOT) -> str:
 
 
 def measured_code(command: str) -> str | dict[str, str]:
-    """The sources that decide what a command measures: of a benchmark a hash each, else one of all."""
+    """The sources that decide the figures of a command: a hash per source for benchmarks, else one of all."""
     sources = measured_sources(command)
     return sources if command.startswith(BENCHMARKS) else fingerprint(sources)
 
@@ -134,7 +134,7 @@ def hardware(device: str) -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on, which in a container are fewer than the machine has."""
+    """Cores this process may run on; a container may have fewer than the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -185,7 +185,7 @@ def versions() -> dict[str, str]:
 
 
 def portable_command(argv: Sequence[str]) -> str:
-    """`argv` as one can type it in a clone; its first word may be a verb, such as `scripts/lab.sh export`.
+    """`argv` as typed in a clone; its first word may be a verb, such as `scripts/lab.sh export`.
 
     Paths below the root become relative; of others, which other machines lack, the name stays.
     """
@@ -202,7 +202,7 @@ def portable_command(argv: Sequence[str]) -> str:
 
 
 def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:
-    """A hash of each source that decides what a command measures, by its path in the clone `root`.
+    """A hash of each source that decides the figures of a command, by its path in the clone `root`.
 
     A benchmark without models measures the operator alone; any other command trains models.
     """

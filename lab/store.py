@@ -1,8 +1,8 @@
 """The store of a study: all records of its cells in one file, `records.jsonl`, a line each.
 
-What many records have in common, their settings, their data and the machine, stands once, in the lines at
-the top, and a record names it by a short hash. The records are sorted by cell, so that measuring a cell again
-changes one line. A cell that runs has its own file (lab/study/worker.py); publishing alone writes the store.
+Parts that many records share (settings, data, machine) stand once, in the lines at the top, and a record
+names them by a short hash. The records are sorted by cell, so that measuring a cell again changes one line. A
+cell that runs has its own file (lab/study/worker.py); publishing alone writes the store.
 """
 
 import json
@@ -41,7 +41,7 @@ class Training(TypedDict):
 
 
 class Tuned(TypedDict):
-    """A setting that was chosen before the repetitions: by which figure, and what each value scored."""
+    """A setting that was chosen before the repetitions: the figure, and the score of each value."""
 
     setting: str
     by: str
@@ -53,8 +53,8 @@ class Record(TypedDict):
     """The record of a finished cell: its choices, its training, its measurement and the figures found.
 
     `cell` has the choice of each axis, the seed and, in a run of tuning, the value tried. `settings` are the
-    YAML's, `own_flags` what the study adds, `flags` what the user adds. `checkpoint` and `evaluate` say
-    how it was measured, which a run of tuning is not; such a run may have `diverged`.
+    YAML's, `own_flags` the study's additions, `flags` the user's. `checkpoint` and `evaluate` say how it was
+    measured; a run of tuning is not measured, and may have `diverged`.
     """
 
     study: str

@@ -23,13 +23,13 @@ from lab.console import number_of
 CONFIRMED, CONTRADICTED = "confirmed", "contradicted"
 UNDECIDED, NOT_COMPARABLE, NOT_RUN = "undecided", "not comparable", "not run"
 SEEDS = 3
-"""Fewer decide nothing."""
+"""Fewer seeds decide nothing."""
 ROWS = 5
-"""Fewer have no order."""
+"""Fewer rows have no order."""
 ERRORS = 0.05
 """How often an interval may miss the effect."""
 SLACK = 1e3
-"""A bound that holds by this factor says nothing of what it bounds."""
+"""A bound that holds by this factor says nothing about the bounded value."""
 ROUNDING = 1e-12
 """A difference below this share of the figures is rounding."""
 

@@ -107,7 +107,7 @@ def repaired() -> str:
 
 
 def pip(*arguments: str | Path, **environment: str) -> None:
-    """Run this Python's pip; what it prints goes to stderr."""
+    """Run this Python's pip, with its output on stderr."""
     command = [sys.executable, "-P", "-m", "pip", *map(str, arguments)]
     if subprocess.run(command, env={**os.environ, **environment}, stdout=sys.stderr, check=False).returncode:
         raise BuildError(f"pip {arguments[0]} failed; see its message above")

@@ -6,8 +6,8 @@ be done. Otherwise a suitable base Python (lib.sh looks for one) runs it and mak
 `WHEELHOUSE` names a folder of wheelhouse.sh: everything is installed from it, nothing from the network.
 uv installs the packages, as pip's settings say; where it cannot be had, or fails, pip does.
 
-`.venv/ready.json` is written last and says what the environment was made from. Without it `.venv`
-is an interrupted set-up and is created again; one with other content is updated.
+`.venv/ready.json` is written last and records the sources of the environment. Without it `.venv` is an
+interrupted set-up and is created again; one with other content is updated.
 """
 
 import ast
@@ -40,7 +40,7 @@ INPUTS = (
 PINNED = ROOT / "requirements.txt"
 BUILD_NEEDS = ("numpy", "Cython", "setuptools", "wheel")
 UV = VENV / "bin" / "uv"
-# Settings of pip that decide what is installed from where: uv's options and variables for them.
+# Settings of pip that choose versions and sources: uv's options and variables for them.
 UV_OPTIONS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
@@ -50,7 +50,7 @@ UV_OPTIONS = {
 }
 UV_VARIABLES = {"cert": "SSL_CERT_FILE", "timeout": "UV_HTTP_TIMEOUT", "default-timeout": "UV_HTTP_TIMEOUT"}
 INDEXES = ("index-url", "extra-index-url", "find-links")
-# Those that decide nothing of that.
+# Settings that do not affect this.
 OTHER_SETTINGS = {
     *("config-file", "cache-dir", "disable-pip-version-check", "log", "no-cache-dir", "no-color", "no-input"),
     *("break-system-packages", "progress-bar", "quiet", "require-virtualenv", "retries", "root-user-action"),
@@ -61,7 +61,7 @@ POLL_SECONDS, SHOW_SECONDS = 0.1, 15
 WHEELS = VENV / "wheels"
 KERNELS = "causal_linear_attention/csrc"
 
-# What a failed installation's log holds, and what that means for the user.
+# Patterns in a failed installation's log, and their meaning for the user.
 CAUSES = {
     "No space left on device|Disk quota exceeded": (
         "the disk is full; free about 4 GB and run the same command again"
@@ -71,17 +71,17 @@ CAUSES = {
         "the package index cannot be reached; check the network and pip's index (pip config list)"
     ),
     "looking in links: .*no matching distribution": (
-        "WHEELHOUSE has no wheel for this Python and machine; make it again on one of the same kind"
+        "WHEELHOUSE lacks a wheel for this Python and machine; make it again on one of the same kind"
     ),
     "ResolutionImpossible": (
         "TORCH_SPEC and requirements.txt need different versions of a package; choose another torch"
     ),
     "from versions: none": (
-        "the package index cannot be reached, or has nothing for this Python; check the network "
+        "the package index cannot be reached, or lacks packages for this Python; check the network "
         "and pip's index (pip config list)"
     ),
     "No matching distribution found|Could not find a version": (
-        "the package index has no such version for this Python; check PYTHON and TORCH_SPEC"
+        "the package index lacks this version for this Python; check PYTHON and TORCH_SPEC"
     ),
     "Invalid requirement": "TORCH_SPEC is not a requirement such as torch==2.13.0",
 }
@@ -92,7 +92,7 @@ class SetupError(Exception):
 
 
 class Step(NamedTuple):
-    """Commands that run side by side, and what runs if one of them fails; if None, that ends the set-up."""
+    """Commands that run side by side, and the fallback if one of them fails; if None, the set-up ends."""
 
     title: str
     commands: list[list[Any]]
@@ -100,7 +100,7 @@ class Step(NamedTuple):
 
 
 def wanted(previous: dict[str, Any]) -> dict[str, Any]:
-    """What `.venv` is to be made from, where nothing is chosen as it was made before."""
+    """The wanted sources of `.venv`; without a choice, those of the present one."""
     python = os.environ.get("PYTHON")
     torch = os.environ.get("TORCH_SPEC")
     hashed = runpy.run_path(str(ROOT / "causal_linear_attention" / "sources.py"))["fingerprint"]
@@ -121,7 +121,7 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished(record: Path | None = None) -> dict[str, Any]:
-    """What the finished `.venv` was made from, by `READY` or another `record`; empty if there is none."""
+    """The sources of the finished `.venv`, by `READY` or another `record`; empty if there is none."""
     try:
         return json.loads((record or READY).read_text())
     except (OSError, ValueError):
@@ -222,7 +222,7 @@ def installation(torch: str) -> Iterator[Step]:
 
     yield install(f"{torch} and what builds fairseq", "-c", PINNED, torch, *BUILD_NEEDS)
     operator = [*pip, *offline, "--no-deps", "-e", ROOT]
-    # Python compiles what is imported: a third of torch's modules, where pip compiles all.
+    # Python compiles only imported modules: a third of torch's modules, where pip compiles all.
     modules = [*python, "-c", "import torch._dynamo"]
     yield Step(f"{'fairseq and ' if build else ''}attention operator, compiled", [*build, operator, modules])
     yield install("pinned packages", "-r", PINNED, *packages)
@@ -230,7 +230,7 @@ def installation(torch: str) -> Iterator[Step]:
 
 
 def uv_install(offline: bool) -> list[Any]:
-    """uv's command that installs as pip would by its settings; empty if uv is not there or cannot."""
+    """uv's command that installs as pip would by its settings; empty if uv is missing or cannot."""
     if not UV.exists():
         return []
     listed = subprocess.run(
@@ -359,7 +359,7 @@ def run_together(commands: list[list[Any]], start: float) -> tuple[Path, int] | 
 
 
 def cause(log: Path, begin: int) -> str:
-    """What the log from byte `begin` on says of a failure."""
+    """The cause of a failure, from the log after byte `begin`."""
     with log.open("rb") as file:
         file.seek(begin)
         text = file.read().decode(errors="replace")

@@ -34,7 +34,7 @@ def pytest_report_header():
 
 
 def pytest_configure(config):
-    # Started in the background of a script, a process ignores Ctrl-C, and so would what the tests start.
+    # Started in the background of a script, a process ignores Ctrl-C, and so would its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not FAIRSEQ:
         return
@@ -47,7 +47,7 @@ def pytest_configure(config):
 
     import_quickly("fairseq.utils").import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
     registry.share()
-    gc.freeze()  # what was imported stays, and no collection need walk through it
+    gc.freeze()  # imported objects stay, and no collection need walk through them
     gc.disable()  # nor through the thousands of tests while they are collected
 
 

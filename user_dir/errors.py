@@ -13,7 +13,7 @@ __all__ = ["Diverged", "UserError", "check_choice", "install_excepthook"]
 
 
 def check_choice(what: str, value: object, choices: Collection[str]) -> None:
-    """UserError, which begins with `what` and the value, unless that is one of the `choices`."""
+    """UserError, which begins with `what` and the value, unless the value is one of the `choices`."""
     if value not in choices:
         raise UserError(f"{what} {value!r}; choose one of {', '.join(choices)}")
 
@@ -29,8 +29,8 @@ def sentence_of_fairseq(error: BaseException) -> str | None:
 def install_excepthook() -> None:
     """Print a UserError that ends the program as one line; with FAIRSEQ_TRACEBACK=1 the traceback, too.
 
-    So is an error of fairseq's own that names an option or a missing package. Applied twice it changes
-    nothing. Hydra prints tracebacks of its own unless told otherwise.
+    The same goes for errors of fairseq's that name an option or a missing package. Applied twice it changes
+    nothing. Hydra prints its own tracebacks unless told otherwise.
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     previous = sys.excepthook

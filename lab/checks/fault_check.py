@@ -49,16 +49,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def run_tests(rounds: int, report: Path) -> None:
     """Run the fault tests, which pytest shows on the terminal; its report goes to `report` (JUnit's XML)."""
     command = [sys.executable, "-m", "pytest", "-n", "2", "-v", f"--junitxml={report}", str(TESTS)]
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which the record tells, too
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in the record
     subprocess.run(command, cwd=ROOT, env={**os.environ, "FAULT_ROUNDS": str(rounds)})
     if not report.is_file():
         raise UserError("the fault tests could not be run; what pytest says is above")
 
 
 def counts(report: Path) -> dict[str, dict[str, Any]]:
-    """By kind of fault: how many were made, how many survived, and the tests that failed.
+    """Per kind of fault: the number made, the number survived, and the tests that failed.
 
-    The faults of one test have survived if it passes, else none of them has.
+    If a test passes, all of its faults count as survived; otherwise none does.
     """
     kinds: dict[str, dict[str, Any]] = defaultdict(lambda: {"broken": 0, "survived": 0, "failed": []})
     for case in ElementTree.parse(report).iter("testcase"):

@@ -61,9 +61,9 @@ from lab.run.log import peak_memory, read_log
 
 NO_GPU = 2
 SECONDS = 585
-"""What one command takes at most: ten minutes, less its own start and end."""
+"""Time limit of one command in seconds: ten minutes, minus its own start and end."""
 LEAST_SECONDS = 30
-"""With less left, no part is begun."""
+"""No part starts with less time than this left."""
 POLL_SECONDS = 0.1
 PASSED = "passed"
 RECORD, ARCHIVE = "gpu_check.json", "gpu_check.tar.gz"
@@ -82,7 +82,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add_out_dir(parser)
     note = "prepared corpus of the trainings (default: random words with WikiText-103's vocabulary)"
     parser.add_argument("--data", type=Path, metavar="DATA", help=note)
-    parser.add_argument("--only", metavar="NAMES", help="some of the stage's parts, with commas")
+    parser.add_argument("--only", metavar="NAMES", help="parts of the stage to run, separated by commas")
     note = "every part on the CPU with tiny sizes, without a GPU: tries the commands, measures nothing"
     parser.add_argument("--dry-run", action="store_true", help=note)
     options = parser.parse_intermixed_args(words)
@@ -100,7 +100,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 @dataclass
 class RunningPart:
-    """A part that has been started: its process, or why there is none, and when it must have ended."""
+    """A started part: its process, or why it has none, and its deadline."""
 
     part: Part
     log: Path
@@ -122,7 +122,7 @@ class RunningPart:
         return True
 
     def kill(self) -> None:
-        """End what the command has started."""
+        """Kill the command's process group."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -142,7 +142,7 @@ class RunningPart:
 
 
 def begin(part: Part, out: Path, seconds: float) -> RunningPart:
-    """Start it with its output in OUT/<name>.log; never raises for what it does."""
+    """Start the part, with its output in OUT/<name>.log; a failure becomes its outcome."""
     now = time.monotonic()
     running = RunningPart(part, out / f"{part.name}.log", now, now + min(seconds, part.seconds))
     if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
@@ -150,7 +150,7 @@ def begin(part: Part, out: Path, seconds: float) -> RunningPart:
         return running
     try:
         with running.log.open("wb") as file:
-            # A session of its own: what the command has started ends with it.
+            # In its own session, so that its child processes end with it.
             running.process = subprocess.Popen(
                 part.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
             )
@@ -212,12 +212,12 @@ def earlier(path: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {}
     record = read_json(path)
     if not isinstance(record, dict) or record.get("machine") != here:
-        raise UserError(f"{path} is of another GPU or other kernels; name another folder with --out")
+        raise UserError(f"{path} comes from another GPU or other kernels; name another folder with --out")
     return {x["part"]: x for x in record["parts"]}
 
 
 def pack(out: Path) -> None:
-    """Everything in OUT but large files and the archive itself, in OUT/gpu_check.tar.gz."""
+    """Pack OUT into OUT/gpu_check.tar.gz, without large files and the archive itself."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for path in sorted(out.rglob("*")):
@@ -241,7 +241,7 @@ def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SE
         together = {part.name: part for part in group}
         left, stopped = deadline - time.monotonic(), False
         if left < LEAST_SECONDS:
-            print("ten minutes are over; the same command runs what is left", flush=True)
+            print("ten minutes are over; run the same command again for the other parts", flush=True)
             return STOPPED
         for result in run_together(list(together.values()), out, left):
             results[result["part"]] = result
@@ -267,7 +267,7 @@ def show(result: dict[str, Any], when: str = "") -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Run the parts of a stage that are missing; the exit code says how it went."""
+    """Run the missing parts of a stage and exit with the result."""
     if not options.dry_run and not gpu_count():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)

@@ -1,6 +1,6 @@
 """The commands of lab.sh check gpu, on a GPU or, for a dry run, tiny and on the CPU.
 
-Two of them are here, since no other script has them:
+Two of them are defined here, because no other script has them:
 
     python -m lab.checks.gpu_parts kernels cuda
     python -m lab.checks.gpu_parts training WORDS TOKENS CONFIG DATA ...
@@ -51,13 +51,13 @@ class Part:
     """A command and the seconds it may take.
 
     Attributes:
-        name: of the part and of its log.
-        command: what runs in the project's folder.
-        seconds: the longest it may take.
-        needs: packages without which it cannot run.
-        tests: whether it is pytest, of which at least one test must pass.
-        log: where its command keeps the log of a training.
-        alone: whether nothing may run beside it, as beside a build or a measurement.
+        name: name of the part and of its log.
+        command: the command, run in the project's folder.
+        seconds: its time limit.
+        needs: packages that it requires.
+        tests: whether it is a pytest run, in which at least one test must pass.
+        log: the training log that the command writes, if any.
+        alone: whether nothing else may run at the same time, as for a build or a measurement.
     """
 
     name: str
@@ -170,13 +170,13 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
 def asked(device: str) -> list[str]:
     """Why the kernels of `device` cannot run ("" if they can) and a GPU's compute capability.
 
-    In a process of its own: a build replaces the files that it has loaded.
+    Runs in its own process, because a build replaces the files that it loads.
     """
     command = [sys.executable, "-c", ASK, NAMES[device]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"the kernels cannot be asked ({last}); see python -m causal_linear_attention.info")
+        raise UserError(f"the kernels cannot be queried ({last}); see python -m causal_linear_attention.info")
     return done.stdout.split("\n")
 
 
@@ -190,7 +190,7 @@ def make_kernels(device: str) -> None:
     """Build the kernels for this machine unless compiled ones already run."""
     why, *capability = asked(device)
     if not why:
-        print(f"the {NAMES[device]} kernels that are here run; nothing is built")
+        print(f"the {NAMES[device]} kernels already run; nothing to build")
         return
     if device == "cpu":
         raise UserError(f"{why}; a dry run builds nothing")
@@ -206,7 +206,7 @@ def make_kernels(device: str) -> None:
 
 def write_random_words(dest: Path, words: int, tokens: int) -> None:
     """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
-    import torch  # here, since gpu_check only lists the parts
+    import torch  # imported here, because gpu_check only lists the parts
 
     from lab.data.preparation import write_rows
 

@@ -48,7 +48,7 @@ def inputs(options: Namespace) -> list[Path]:
 
 
 def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) -> list[Path]:
-    """The last `number` of a folder that `option` means, none after `bound`; UserError if they are fewer."""
+    """The last `number` checkpoints that `option` counts, up to `bound`; UserError if there are fewer."""
     pattern, names = NUMBERED[option], OF_A_FOLDER[option]
     matches = {int(match[1]): path for path in folder.iterdir() if (match := pattern.fullmatch(path.name))}
     found = [matches[at] for at in sorted(matches) if bound is None or at <= bound]

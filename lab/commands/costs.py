@@ -29,28 +29,28 @@ BY_VALUE = (
     "packed_cost_cpu",
     "model_parts/model_parts_cost",
 )
-"""The records by what their figures are worth to a reader."""
+"""The records, the most valuable to a reader first."""
 AT_ONCE = {
     "operator_cost": ("operator_cost.py", "--device", "cpu"),
     "decay": ("operator_cost.py", "--decay", "--device", "cpu", "--threads", "1"),
     "packed_cost": ("packed_cost.py", "data/wikitext-2-sentencepiece-4000", "--device", "cpu"),
     "model_parts_cost": ("model_parts_cost.py",),
 }
-"""The commands of records that a benchmark measures all or nothing."""
+"""The commands of records that a benchmark measures in one go, without resuming."""
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser("scripts/lab.sh costs", __doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
-    parser.add_argument("--uncommitted", action="store_true", help="measure code that is in no commit")
+    parser.add_argument("--uncommitted", action="store_true", help="measure uncommitted code")
     return parser.parse_args(words)
 
 
 def renewal(path: Path) -> list[str]:
     """The command that renews or completes a record; empty if the record is current.
 
-    Others than those AT_ONCE resume, with the settings that the record has. `--restart` throws away figures
-    of other sources, once: figures of an interrupted renewal are kept.
+    All but those AT_ONCE resume, with the record's settings. `--restart` discards figures of other sources,
+    once: figures of an interrupted renewal are kept.
     """
     record = read_json(path)
     name = record.get("benchmark") or path.stem.removesuffix("_cpu")
@@ -67,7 +67,7 @@ def renewal(path: Path) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Run each benchmark; stop at the first that fails, where the next run resumes."""
+    """Run each benchmark; stop at the first failure, where the next run resumes."""
     if not (options.dry_run or options.uncommitted) and commit().endswith("+changes"):
         raise UserError(
             "the records would name a commit without your changes; commit them, or give --uncommitted"
@@ -78,4 +78,4 @@ def main(options: argparse.Namespace) -> None:
         words += ["--uncommitted"] if options.uncommitted and "--architectures" in words else []
         print(" ".join(words), flush=True)
         if not options.dry_run and subprocess.run([sys.executable, *words], cwd=ROOT).returncode:
-            raise UserError(f"{words[0]} has failed, as it says above; run scripts/lab.sh costs to resume")
+            raise UserError(f"{words[0]} failed, see above; run scripts/lab.sh costs to resume")

@@ -1,7 +1,7 @@
-"""The command `results`: documents as the committed results have them.
+"""The command `results`: brings the documents up to date with the committed results.
 
-A table lives between two comments in README.md, results/README.md or docs/; what is between them is
-replaced, the prose around them is left alone. No figure in a table is typed by hand.
+A table lives between two comments in README.md, results/README.md or docs/. The command replaces the text
+between them and leaves the prose around them alone. No figure in a table is typed by hand.
 """
 
 import re
@@ -82,7 +82,7 @@ def faults(path: Path) -> str:
 
 
 def perplexity_example(*studies: str) -> str:
-    """TransNormer T1's perplexities in some studies, and how that per word follows from bits and counts."""
+    """TransNormer T1's perplexities in some studies, and the one per word computed from bits and counts."""
     rows, sums = [], []
     for study in studies:
         record = stored(RESULTS / study)[Path("transnormer_t1", "seed1.json")]
@@ -97,7 +97,7 @@ def perplexity_example(*studies: str) -> str:
 
 
 def context_window(folder: Path) -> str:
-    """Perplexity per word by the tokens that every token sees at least; a row for each model."""
+    """Perplexity per word by the least context of a token; a row for each model."""
     records = sorted(map(read_json, folder.glob("*.json")), key=lambda one: one["context_window"])
     windows = sorted({one["context_window"] for one in records})
     rows = []
@@ -282,9 +282,9 @@ def outdated(folder: Path = RESULTS / "measured") -> list[Path]:
 
 
 def say_what_is_stale(folder: Path = RESULTS / "measured") -> list[Path]:
-    """Write below the mark of each page of costs that it is stale, or take that line out.
+    """Add the line that calls a page of costs stale below its mark, or remove it.
 
-    `--check` does not look at these lines, since every change of a source would ask for new ones.
+    `--check` ignores these lines, because every change of a source would ask for new ones.
     """
     texts = {}
     for path in sorted(folder.rglob("*.json")):
@@ -295,7 +295,7 @@ def say_what_is_stale(folder: Path = RESULTS / "measured") -> list[Path]:
 
 
 def without_stale(text: str) -> str:
-    """A page of costs without the line that says it is stale."""
+    """A page of costs without the line that calls it stale."""
     return "\n\n".join(part for part in text.split("\n\n") if not part.startswith("Stale: "))
 
 
@@ -303,7 +303,7 @@ def main(options: Namespace) -> None:
     """Regenerate stale documents, or with --check only report them; list stale costs."""
     check = options.check
     if old := outdated():
-        print(f"measured with other sources than those of today: {', '.join(map(shown_path, old))}")
+        print(f"measured with other sources than today's: {', '.join(map(shown_path, old))}")
     names = ", ".join(map(shown_path, renew(check) + ([] if check else say_what_is_stale())))
     if names and check:
         raise UserError(f"{names} out of date; run scripts/lab.sh results and commit what it writes")

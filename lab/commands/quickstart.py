@@ -57,7 +57,7 @@ def parse(words: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="start over; earlier runs of this command move to DIR/earlier-N, nothing is removed",
+        help="start over; earlier runs of this command move to DIR/earlier-N, nothing is deleted",
     )
     options = parser.parse_args(words)
     if options.runs is None:
@@ -115,7 +115,7 @@ def continuations(cell: Cell) -> list[str]:
 
 
 def jobs(cells: Sequence[Cell]) -> int | None:
-    """How many train side by side: all, if there are cores and memory for them; on GPUs one each."""
+    """How many models train side by side: all, if cores and memory suffice; on GPUs one each."""
     if gpus():
         return None
     return len(cells) if usable_cores() > 1 and memory_available() > len(cells) * BYTES else 1

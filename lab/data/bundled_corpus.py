@@ -1,7 +1,7 @@
 """A small English corpus that needs no download: CPython's own language reference.
 
-Every CPython ships the reference as `pydoc_data.topics` (about 65,000 words, for `help("for")`).
-Its prose is cut into one document a section, each passage kept once, and split by document.
+Every CPython ships the reference as `pydoc_data.topics` (about 65,000 words, for `help("for")`). Each section
+of its prose becomes a document, passages are kept once, and splits consist of whole documents.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Document:
 
     @property
     def key(self) -> str:
-        """A stable order that has nothing to do with the content's."""
+        """A stable order, unrelated to the content's."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
 
@@ -95,9 +95,8 @@ def prepare(topics: dict[str, str], vocabulary: int, folder: Path) -> dict:
 def cut_documents(topics: dict[str, str]) -> list[Document]:
     """One document per section, with every passage only once in the whole corpus.
 
-    Topics overlap (`help("compound")` contains `help("for")`): the longest come first, so that
-    sections stay whole and the repetitions drop out. Otherwise a model would be tested on what it
-    was trained on.
+    Topics overlap (`help("compound")` contains `help("for")`): the longest come first, so that sections stay
+    whole and the repetitions drop out. Otherwise a model would be tested on text that it was trained on.
     """
     documents, seen = [], set()
     for name, text in sorted(topics.items(), key=lambda topic: (-len(topic[1]), topic[0])):
@@ -121,7 +120,7 @@ def split_documents(documents: Iterable[Document]) -> dict[str, list[Document]]:
     splits: dict[str, list[Document]] = {name: [] for name in SPLITS}
     for document in ordered:
         fitting = [name for name in ("test", "valid", "train") if document.words <= room[name]]
-        name = "train" if document.words > share / 4 else fitting[0]  # no split is one document
+        name = "train" if document.words > share / 4 else fitting[0]  # no split consists of one document
         room[name] -= document.words
         splits[name].append(document)
     return splits

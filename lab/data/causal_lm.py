@@ -18,7 +18,7 @@ from lab.data.tokenization import (
 from lab.errors import UserError
 
 TOKENIZERS = {WORDS: None, PIECES: SentencePieceEncoder}
-"""What cuts a text, by the name of the tokeniser; words are cut as they are."""
+"""Encoders by the name of the tokeniser; words need none."""
 
 
 def main(arguments: Namespace) -> None:
@@ -44,8 +44,8 @@ def check_vocabulary(arguments: Namespace) -> None:
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(
-            f"{arguments.dest} was prepared with another vocabulary than that of {folder}; name another "
-            "--dest or move it away"
+            f"{arguments.dest} was not prepared with the vocabulary of {folder}; name another --dest "
+            "or move it away"
         )
 
 

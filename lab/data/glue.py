@@ -195,7 +195,7 @@ def _sample_rows(reader: "LineReader") -> Iterator[tuple[str, list[str], str]]:
 
 
 class LineReader:
-    """Reads a file, packed or not, once, hashing what it unpacks."""
+    """Reads a file, packed or not, once, hashing the unpacked content."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -261,7 +261,7 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
     """UserError if the folder was prepared with other settings."""
     if manifest.get("tokenizer_fingerprint") != tokenizer_fingerprint(tokenizer_from):
         raise UserError(
-            f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
+            f"{dest} was not prepared with the tokeniser of {tokenizer_from}; name another "
             "--dest or move it away"
         )
     check_accepted(dest, "parts of the published files", partial or not manifest["partial"], "--partial")

@@ -41,7 +41,7 @@ Part = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """The splits; `levels` of a byte, sha256 of what was read, whether that is the original (None: unknown).
+    """The splits; `levels` of a byte, sha256 of the input, whether it is the original (None: unknown).
 
     `unreadable` names the files that were left out.
     """
@@ -117,7 +117,7 @@ def unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error):
-        raise UserError(f"{path} is cut off or no gzip file; {MNIST_ORIGIN}") from None
+        raise UserError(f"{path} is truncated or not a gzip file; {MNIST_ORIGIN}") from None
 
 
 def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
@@ -132,7 +132,7 @@ def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
             f"{path} begins with {content[:4].hex(' ')}; expected {magic.hex(' ')}; {MNIST_ORIGIN}"
         )
     if len(content) < size:
-        raise UserError(f"{path} is cut off: it has {len(content)} bytes; {MNIST_ORIGIN}")
+        raise UserError(f"{path} is truncated: it has {len(content)} bytes; {MNIST_ORIGIN}")
     items, *found = struct.unpack(f">{1 + len(shape)}I", content[4:size])
     if tuple(found) != shape:
         raise UserError(
@@ -294,7 +294,7 @@ def photographs(source: Path) -> list[Photograph]:
 
 
 def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Names below `source` and what reads each."""
+    """Names below `source`, each with its reader."""
     if source.is_dir():
         for path in sorted(source.rglob("*.jpg")):
             yield path.relative_to(source).as_posix(), path.read_bytes
@@ -308,7 +308,7 @@ def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def check_original(options: Namespace, found: Sequence[Photograph]) -> tuple[bool | None, dict[str, str]]:
-    """Whether these are the original photographs, None if nobody can tell; and the sha256 of a zip file.
+    """Whether these are the original photographs, None if unknown; and the sha256 of a zip file.
 
     Raises UserError if they are not, unless the options take others.
     """
@@ -417,9 +417,7 @@ def prepare_images(options: Namespace) -> dict:
                 read = as_asked(READERS[options.set](options), options)
             for split, (images, labels) in read.splits.items():
                 if not len(images):
-                    raise UserError(
-                        f"{options.set} has no image in {split}; is it a sample that is too small?"
-                    )
+                    raise UserError(f"{options.set} has no image in {split}; is the sample too small?")
                 save_array(folder / f"{split}.images.npy", images)
                 save_array(folder / f"{split}.label.npy", labels.astype(np.int64))
         height, width, channels = read.splits["train"][0].shape[1:]

@@ -1,7 +1,7 @@
 """Turns text files into a folder that fairseq trains on.
 
-The folder is built under another name beside its final one (`NAME.preparing`) and renamed when
-complete, so that the final name never holds half a corpus. `preparation.json` says what is in it.
+The folder is built under another name beside its final one (`NAME.preparing`) and renamed when complete, so
+that the final name never holds half a corpus. `preparation.json` describes its content.
 """
 
 import contextlib
@@ -67,9 +67,9 @@ def describe(manifest: dict) -> str:
 def prepare_once(dest: Path, build: Build) -> dict:
     """The manifest of `dest`, which `build` makes unless it is there.
 
-    `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any
-    failure. What a killed run has left is cleared away; a run still alive is waited for.
-    Where `dest` is a link, the folder is made where it leads.
+    `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any failure.
+    Leftovers of a killed run are removed; a live run is waited for. Where `dest` is a link, the folder is
+    made where it leads.
     """
     if manifest := read_manifest(dest):
         return manifest
@@ -147,7 +147,7 @@ def _lock(folder: Path) -> int:
 
 
 def _clear(folder: Path) -> None:
-    """Empty a folder but for its mark."""
+    """Empty a folder, except for its mark."""
     for entry in folder.iterdir():
         if entry.name == RUN_MARK:
             continue
@@ -215,7 +215,7 @@ ROWS_BETWEEN_REPORTS = 200_000
 
 @contextmanager
 def row_writer(stem: Path, entries: int) -> Iterator[Callable[[torch.Tensor], None]]:
-    """Gives what appends a row of shape (length,) to STEM.bin; when the block ends well, STEM.idx is written.
+    """Yields a function that appends a row of shape (length,) to STEM.bin; writes STEM.idx after the block.
 
     `entries` is the size of the dictionary, which decides the type of the numbers.
     """
@@ -244,7 +244,7 @@ def write_rows(stem: Path, rows: Iterable[torch.Tensor], entries: int) -> list[i
 def numbered(lines: Iterable[str], dictionary: Dictionary) -> Iterator[torch.Tensor]:
     """The words of each line as numbers of the dictionary, `</s>` at the end: int32 of shape (length,).
 
-    What `dictionary.encode_line` gives, which fills a tensor number by number.
+    The same as `dictionary.encode_line`, which fills a tensor number by number.
     """
     indices, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()
     for line in lines:
@@ -261,5 +261,5 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def begin_bytes(file: BinaryIO, shape: tuple[int, ...]) -> None:
-    """Write what a file of uint8 of this shape begins with; the elements follow in C order."""
+    """Write the header of a uint8 file of this shape; the elements follow in C order."""
     npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})

@@ -1,4 +1,4 @@
-"""A folder written by fairseq-preprocess or by data-prep/: checked before use, and what a record says of it.
+"""A folder written by fairseq-preprocess or by data-prep/: checked before use, and its entry in a record.
 
 fairseq maps the files into memory, so it notices a truncated one only when a read passes its end, long after
 the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
@@ -35,7 +35,7 @@ HEADER = struct.Struct("<9sQBQ")
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
 """The bytes of a number by the code of its type in `fairseq.data.indexed_dataset`."""
 
-# What a record says about its data: the part of the manifest that decides a result.
+# The entry of the data in a record: the part of the manifest that decides a result.
 CORPUS = "corpus"
 """Its name; two folders with equal tokens are one corpus."""
 LRA = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
@@ -76,7 +76,7 @@ class PreparedData:
         return None if self.words_unknown(split) else self.manifest["splits"][split]["words"]
 
     def words_unknown(self, split: str) -> str | None:
-        """Why `words` are None, in words; None if they are known."""
+        """Why `words` is None, as a phrase; None if it is known."""
         entry = self.manifest.get("splits", {}).get(split, {})
         if "documents" in entry:
             return "the rows lack the empty lines of the text, whose words were counted"
@@ -99,7 +99,7 @@ class PreparedData:
         except UserError as error:
             raise UserError(f"{error}; {PREPARE}") from None
         if not lengths:
-            raise UserError(f"the {split} split of {self.folder} has no row; {PREPARE}")
+            raise UserError(f"the {split} split of {self.folder} is empty; {PREPARE}")
         expected = sum(lengths) * size
         if content.stat().st_size != expected:
             raise UserError(

@@ -63,7 +63,7 @@ CORPORA = {
 
 
 OWN_TEXT = "text"
-"""A user's own, of which nothing is published."""
+"""A user's own corpus, without published files."""
 TEXTS = {name: corpus for name, corpus in CORPORA.items() if "splits" in corpus.entry}
 URL_VARIABLE = "WIKITEXT_URL"
 
@@ -91,7 +91,7 @@ def download(url: str, path: Path, other_sources: str) -> None:
     """Fetch `url` to `path`, which appears only when every announced byte is there.
 
     A partial download stays beside it under the name `partial_of`, and the next call resumes it. Errors end
-    with `other_sources`, what the user can do instead.
+    with `other_sources`, the user's alternatives.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{url} is not an http or https address")
@@ -153,7 +153,7 @@ def _receive(url: str, output: BinaryIO) -> None:
         raise
     with response:
         if start and response.status != http.client.PARTIAL_CONTENT:
-            _empty(output)  # a server that knows no ranges sends it all again
+            _empty(output)  # a server without support for ranges sends the whole file
             start = 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
@@ -224,7 +224,7 @@ def check(corpora: Iterable[Corpus]) -> None:
         failed += not ok
         print(f"{verdict:<34} {corpus.name:<16} {file.url}" + ("" if ok else f"; {corpus.when_dead}"))
     if failed:
-        raise UserError(f"{failed} of {len(wanted)} addresses are not as published; see above what to do")
+        raise UserError(f"{failed} of {len(wanted)} addresses have changed or are dead; see above")
 
 
 def judge(file: PublishedFile, answer: Answer) -> str:

@@ -41,10 +41,10 @@ def prepare(
     write: Write,
     check: Callable[[dict], None] = lambda manifest: None,
 ) -> None:
-    """Make --dest of the corpus that the `arguments` name, unless it is there, and say what it holds.
+    """Make --dest of the corpus that the `arguments` name, unless it is there, and print its contents.
 
-    Raises UserError if it was made with another tokeniser or of another text, and what `check` raises
-    of its manifest.
+    Raises UserError if it was made with another tokeniser or from another text, and if `check` raises it for
+    the manifest.
     """
     dest = arguments.dest
     settings = {"corpus": arguments.corpus}
@@ -54,7 +54,7 @@ def prepare(
         settings["vocabulary"] = arguments.vocab_size
 
     def build(folder: Path) -> dict:
-        # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
+        # A named source is looked for before a vocabulary is downloaded, the corpus downloaded after it.
         source = find_source(arguments) if arguments.source else None
         tokenize = find_tokenizer(arguments)
         source = source or find_source(arguments)
@@ -75,7 +75,7 @@ def prepare(
 def read_splits(
     arguments: Namespace, source: Path, write: Write, folder: Path
 ) -> tuple[dict[str, Split], bool | None]:
-    """Read, check and `write` the splits; also whether they are the published ones, None if none are."""
+    """Read, check and `write` the splits; also whether they are as published (None: nothing is)."""
     splits, complaints, own = {}, [], arguments.corpus == OWN_TEXT
     for name in READ_FIRST:
         reader = SplitReader(source, arguments.corpus, name)
@@ -112,7 +112,7 @@ def check_source(manifest: dict, arguments: Namespace) -> None:
         if found != made:
             size = made_from.get("bytes", {}).get(split)
             raise UserError(
-                f"{arguments.dest} was prepared from another {split} split than that of {source}: from "
+                f"{arguments.dest} was prepared from another {split} split than {source} has: from "
                 f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
                 f"{made[:12]}, not {found[:12]}); name another --dest or move it away"
             )
@@ -195,7 +195,7 @@ class SplitReader:
 def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
     """The split's bytes, unpacked; `source` or its subfolder named like the corpus is searched.
 
-    Reading what is damaged raises UserError.
+    Reading a damaged file raises UserError.
     """
     names = [name.format(split) for name in NAMES]
     with _in_folder(source, corpus, split, names) if source.is_dir() else _in_zip(source, names) as stream:

@@ -1,6 +1,6 @@
 """Text to the units a model predicts, and back: words, pieces learnt from it, GPT-2's byte pairs.
 
-A tokeniser makes a corpus, and leaves in its folder what it is made of; an encoder cuts new text alike, for
+A tokeniser makes a corpus and leaves its own files in the folder; an encoder cuts new text the same way, for
 GLUE and for prediction. All are lossless: summing the loss over all units of a split and dividing by its
 words gives a perplexity per word that can be compared between them.
 """
@@ -50,11 +50,11 @@ WORDS_MULTIPLE = 8
 """fairseq pads a dictionary of words to a multiple of this size."""
 
 CHARACTER_COVERAGE = 0.9999
-"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
+"""Share of the characters that get their own piece; in WikiText-2 the commonest 129 of 281."""
 
 TEXTS_AT_ONCE = 1_000
 BATCHES_AT_ONCE = 8
-"""For each process: what is read ahead, and then waited for."""
+"""For each process: the batches read ahead before the first is waited for."""
 
 LINES_BETWEEN_REPORTS = 100_000
 BYTES_PER_WORKER = 4_000_000
@@ -74,7 +74,7 @@ class TextEncoder:
     """As `tokenizer` in preparation.json."""
 
     files: tuple[str, ...]
-    """What it is made of, in a prepared folder."""
+    """Its files in a prepared folder."""
 
     @staticmethod
     def from_folder(folder: Path) -> TextEncoder:
@@ -185,7 +185,7 @@ def encode_all(encoder: TextEncoder, texts: Iterable[str], workers: int) -> Iter
                 yield from pool.map(_encode_here, batch, chunksize=TEXTS_AT_ONCE)
             except BrokenProcessPool:
                 raise UserError(
-                    "an encoding process was killed, perhaps for want of memory; free some and run "
+                    "an encoding process was killed, perhaps because memory ran out; free some and run "
                     "the same command again"
                 ) from None
 
@@ -235,7 +235,7 @@ Returns its name, as `tokenizer` in preparation.json.
 
 
 def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEncoder] | None) -> str:
-    """Use the vocabulary of another folder: what its `encoder` makes of a text, or its words as they are."""
+    """Use the vocabulary of another folder: the tokens of its `encoder`, or words as they are."""
     folder = texts["train"].parent
     for name in (DICTIONARY, *(encoder.files if encoder else ())):
         shutil.copyfile(source / name, folder / name)

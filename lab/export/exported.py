@@ -171,7 +171,7 @@ def check_exportable(source: Source) -> None:
     cfg, side = source.cfg, source.side
     known = (*EXPORTED, *own_forms())
     if other := sorted(source.attentions - set(known)):
-        raise UserError(f"{other[0]!r} attention cannot be exported; those that can are {', '.join(known)}")
+        raise UserError(f"{other[0]!r} attention cannot be exported; choose from {', '.join(known)}")
     if getattr(cfg, f"{side}_norm") not in NORMS:
         raise UserError(
             f"a model with --{side}-norm batchnorm cannot be exported; choose one of {', '.join(NORMS)}"
@@ -193,7 +193,7 @@ def check_activation(name: str, flag: str) -> None:
     """UserError if the model uses an option of fairseq that the modelling file lacks."""
     if name not in ACTIVATIONS:
         raise UserError(
-            f"a model with --{flag} {name} cannot be exported; those that can have {', '.join(ACTIVATIONS)}"
+            f"a model with --{flag} {name} cannot be exported; choose from {', '.join(ACTIVATIONS)}"
         )
 
 
@@ -422,7 +422,7 @@ def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
     ]
     return {
         "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": {  # a piece of its own, which no pair leads to
+        "pre_tokenizer": {  # a separate piece, which no merge makes
             "type": "Split",
             "pattern": {"String": UNKNOWN_WORD},
             "behavior": "Isolated",

@@ -71,7 +71,7 @@ PARTS = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
-# What config.json says of the size, and the flags of `fairseq-train`.
+# Sizes in config.json, and their flags of `fairseq-train`.
 FLAGS = {
     "hidden_size": "--encoder-embed-dim",
     "intermediate_size": "--encoder-ffn-embed-dim",
@@ -88,7 +88,7 @@ COMMAND = "import_hf.sh"
 OWN = ("--arch", "--task", "--criterion", "--user-dir")
 RESULT = "imported.pt"
 OTHER_DATA = "give the folder prepared with the tokeniser of the weights"
-# What fairseq looks for in a checkpoint from which training starts.
+# Entries that fairseq expects in a checkpoint from which training starts.
 BEGINNING = {
     "args": None,
     "criterion": None,
@@ -230,7 +230,7 @@ def configuration(options: Namespace, size: Sequence[str], flags: Sequence[str])
 
 
 def in_dictionary_order(weights: Weights, options: Namespace, dictionary: Dictionary) -> tuple[Weights, int]:
-    """The weights, the rows of the vocabulary in the order of `dictionary`, and how many entries have none.
+    """The weights, the rows of the vocabulary in the order of `dictionary`, and how many entries lack one.
 
     Those begin as `<unk>`. Without a vocabulary beside the weights, the order is taken to be the
     dictionary's, as it is in roberta-base. Raises UserError where the sizes cannot agree.
@@ -285,7 +285,7 @@ def summary(names: Iterable[str]) -> str:
 
 
 def write(out: Path, state: dict[str, Any], prepared: Path) -> None:
-    """The checkpoint and, beside it, dictionary and tokeniser; each file is whole or not there."""
+    """The checkpoint and, beside it, dictionary and tokeniser; each file is written whole or not at all."""
     keep_vocabulary(prepared, out, failed_start=True)
     with replacing(out / RESULT) as partial:
         torch.save(state, partial)
@@ -293,7 +293,7 @@ def write(out: Path, state: dict[str, Any], prepared: Path) -> None:
 
 
 def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
-    """Write the checkpoint and say what it holds; UserError for weights that cannot be imported."""
+    """Write the checkpoint and list its content; UserError for weights that cannot be imported."""
     if options.arch not in encoders():
         near = suggestion(options.arch, encoders()) or f"; choose one of {', '.join(encoders())}"
         raise UserError(f"there is no encoder {options.arch!r}{near}")
@@ -320,7 +320,7 @@ def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     print(f"taken: {summary(taken)}")
     print(f"at random: {summary(random) or 'nothing'}")
     if others:
-        print(f"left out, no part of an encoder: {', '.join(others)}")
+        print(f"left out, not part of an encoder: {', '.join(others)}")
     if missing:
         print(f"{missing:,} entries of the dictionary are not in the vocabulary and begin as <unk>")
     return options.out / RESULT

@@ -57,10 +57,13 @@ def _theory(parser: Parser, redraw: bool) -> None:
 
 
 def _checkpoints(parser: Parser, redraw: bool) -> None:
-    _several(parser, redraw, "checkpoint", "of language models or RoBERTa encoders")
+    _several(parser, redraw, "checkpoint", "checkpoints of language models or RoBERTa encoders")
     _sequences(parser, redraw)
     parser.add_argument(
-        "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
+        "--layers",
+        default="all",
+        metavar="NUMBERS",
+        help="layers, such as 0,3, counted from 0 (default: all)",
     )
     parser.add_argument(
         "--rows",
@@ -145,7 +148,7 @@ def _bounds(parser: Parser, redraw: bool) -> None:
         type=Path,
         nargs="?" if redraw else None,
         metavar="CHECKPOINT",
-        help="of a language model or RoBERTa encoder",
+        help="checkpoint of a language model or RoBERTa encoder",
     )
     _sequences(parser, redraw, 4, may_mask=False)
 

@@ -13,8 +13,8 @@ from lab.provenance import environment
 from lab.publish.analysis import write_figure
 from lab.verdicts import CONFIRMED, Verdict, judge_fact
 
-DIGITS = 6  # significant ones in the JSON files
-LAYOUT = 1  # of the JSON files; a higher number has all figures made again
+DIGITS = 6  # significant digits in the JSON files
+LAYOUT = 1  # version of the JSON files; a higher number has all figures made again
 
 FIGURE = json_with(FINGERPRINT, "name", "settings")
 PICTURE = ".png"  # beside the JSON
@@ -115,17 +115,17 @@ class Figure:
         self.panels.append({"kind": "bars", "title": title, "y_label": y_label, **names, "series": [*series]})
 
     def check(self, statement: str, expected: str, measured: str, holds: bool) -> None:
-        """Add a statement that a computation decides: what it says, what was found, and the verdict."""
+        """Add a statement that a computation decides: its text, the measured value, and the verdict."""
         self.claim(statement, expected, judge_fact(holds), measured)
 
     def claim(self, statement: str, expected: str, verdict: Verdict, measured: str = "") -> None:
-        """Add a statement with its verdict, which says what was found unless `measured` does."""
+        """Add a statement with its verdict, whose effect is shown unless `measured` is given."""
         found = "; ".join(words for words in (measured, verdict.effect) if words)
         self.checks.append(
             {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
         )
 
     def record(self, note: str, **more: Any) -> Content:
-        """What `write_once` writes: all that was added, the note and `more`; bubbles come without panels."""
+        """The content for `write_once`: everything added, the note and `more`; bubbles have no panels."""
         panels = {"panels": self.panels} if self.panels else {}
         return {**self.about, **panels, **more, "note": note, "checks": self.checks}

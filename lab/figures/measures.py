@@ -118,7 +118,7 @@ def log_normality_by_head(found: Measured) -> list[Content]:
 
 
 def shares(found: Measured) -> Content:
-    """What the measures ignore: the negative mass of the matrices and the rows that are zero."""
+    """Ignored by the measures: the negative mass of the matrices and the rows that are zero."""
     return {
         "negative_share": negative_share(found.matrix).mean().item(),
         "zero_rows": zero_rows(found.matrix).double().mean().item(),

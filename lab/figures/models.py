@@ -100,7 +100,7 @@ def method_of(checkpoint: Checkpoint) -> str:
 def load(path: Path, data: PreparedData) -> Checkpoint:
     """A checkpoint of fairseq's or this project's, its model loaded.
 
-    Raises UserError if it is not one, was trained with another dictionary, or has no attention.
+    Raises UserError for another file, and for a model with another dictionary or without attention.
     """
     checkpoint = read_checkpoint(path).on(data.folder)
     checkpoint.check_dictionary(data, named_by="--data")
@@ -245,7 +245,7 @@ def what_was_read(runs: Sequence[LoggedRun]) -> dict[str, Any]:
 
 
 def read_run(folder: Path) -> LoggedRun:
-    """The log of a run, of a repeated update the last record; UserError if the folder holds no run."""
+    """The log of a run, with the last record of a repeated update; UserError if the folder holds no run."""
     folder = folder.absolute()
     log = folder / "train.log"
     if not log.is_file():

@@ -1,4 +1,4 @@
-"""Figures and checks that need no model (`figures theory`), and what they draw: queries, keys, kernels."""
+"""Figures and checks that need no model (`figures theory`), and their draws: queries, keys, kernels."""
 
 import math
 from argparse import Namespace
@@ -150,7 +150,7 @@ def _check_slopes(figure: Figure, scales: list[float], found: dict[str, list[flo
 
 
 def bounds(length: int, head_dim: int) -> Content:
-    """Equations 8 to 11, Proposition 3.1 and equation 59, each against what it bounds."""
+    """Equations 8 to 11, Proposition 3.1 and equation 59, each against the bounded value."""
     figure = Figure("Bounds of gradients", columns=2)
     _weights(figure)
     _proposition_3_1(figure, head_dim)

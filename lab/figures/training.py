@@ -79,7 +79,7 @@ def _write(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, opti
 
 
 def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
-    """The checkpoints of a run by update; UserError if the folder is not there or has fewer than two."""
+    """The checkpoints of a run by update; UserError if the folder is missing or has fewer than two."""
     if not folder.is_dir():
         raise UserError(
             f"no run {shown_path(folder)}; name the folder of one, see scripts/study.sh analysis_runs"

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Measure:
     """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
 
-    `figures` are the paths of what it finds, separated
-    by spaces; `*` stands for names that the run decides. The module `extras` of lab/publish has the
-    tables and pictures that only this measure shows (EXTRAS), for studies with the axes `needs`.
+    `figures` are the paths of its figures, separated by spaces; `*` stands for names that the run decides.
+    The module `extras` of lab/publish has the tables and pictures that only this measure shows (EXTRAS), for
+    studies with the axes `needs`.
     """
 
     module: str
@@ -139,6 +139,6 @@ class TrainedRun:
 
 
 def measuring(name: str) -> Callable[[TrainedRun], dict[str, Any]]:
-    """The function that measures a run: what it returns is the `found` of the record."""
+    """The function that measures a run and returns the `found` of its record."""
     chosen = MEASURES[name]
     return getattr(importlib.import_module(f"{__name__}.{chosen.module}"), chosen.function)

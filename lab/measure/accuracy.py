@@ -30,7 +30,7 @@ from user_dir.criterions import ClassificationCriterion
 from user_dir.tasks.copy_data import prompts
 from user_dir.tasks.lra_data import LRAData
 
-# Fields that the model fills in from the data, or that have a place of their own in a result.
+# Fields that the model fills in from the data, or that a result has elsewhere.
 NOT_OPTIONS = (
     "_name",
     "encoder_attention",
@@ -170,9 +170,9 @@ def copying(
 ) -> dict[str, Any]:
     """Loss in nats, token accuracy and exact-match rate of a whole split.
 
-    `accuracy` is of the targets that count, `exact` of whole sequences, `by_position` of the separator and
-    of each symbol behind it; `free_...` the same of what the model writes after sequence and separator,
-    where every answer becomes its next input.
+    `accuracy` is of the targets that count, `exact` of whole sequences, `by_position` of the separator and of
+    each symbol behind it; `free_...` the same of the model's own continuation of sequence and separator,
+    where every answer becomes the next input.
     """
     model = model.to(device).eval()
     pad, loss, counted = task.target_dictionary.pad(), 0.0, 0

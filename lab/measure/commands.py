@@ -87,7 +87,7 @@ def describe_images(result: Result) -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a kind of model but language models is evaluated.
+    """How a kind of model other than language models is evaluated.
 
     `keys` are those by which a result is recognised. `evaluate` gives the result of each split for a whole
     checkpoint, `describe` puts it in words.
@@ -123,7 +123,7 @@ def result_files(
     ending: str = ".json",
     beside: Iterable[str] = (),
 ) -> dict[str, Path]:
-    """By split the file of its result: --out, or <checkpoint>.<split> with `ending`.
+    """The file of each result by split: --out, or <checkpoint>.<split> with `ending`.
 
     UserError for a file that cannot be written or holds anything but a result (`ours`) of `command` for
     this checkpoint and split; the message names another command if the model needs it.
@@ -171,7 +171,7 @@ def averaged(checkpoint: Checkpoint) -> Result:
 
 
 def write_result(result: Result, out: Path, text: str) -> None:
-    """Write a result, and print what it says."""
+    """Write a result and print it in words."""
     write_json(out, result)
     if names := result.get("averaged"):
         text += f"\n  average of  {', '.join(names)}"

@@ -260,7 +260,7 @@ def main(options: Namespace) -> None:
         )
     print(f"{task.name}: {number_of(len(examples.sentences), 'examples')} of {options.input}", flush=True)
     if examples.broken_rows:
-        print(f"{examples.broken_rows} rows with another number of columns are left out, also of the count")
+        print(f"{examples.broken_rows} rows with another number of columns are left out and not counted")
     predicted = predictions(options.checkpoint.absolute(), task, examples)
     write_atomically(out, as_text(task, predicted).encode())
     if examples.labels is not None:

@@ -52,7 +52,7 @@ OWN = (
     *("--path", "--gen-subset", "--user-dir", "--context-window", "--num-workers", "--no-progress-bar"),
     *("--task", "--checkpoint-suffix", "--checkpoint-shard-count"),
 )
-"""Flags of fairseq-eval-lm that decide what a result is of, and what a batch needs."""
+"""Flags of fairseq-eval-lm that identify a result, and those that the command sets itself."""
 TOKENS_PER_BATCH = 16_384
 MASKED_TOKENS_PER_BATCH = 4096
 MASK_SEED = 1
@@ -152,7 +152,7 @@ class Scores:
 
 
 class ChunkedScorer(SequenceScorer):
-    """The scorer of `fairseq-eval-lm`, with the logits of `ROWS` tokens at a time; adds up what it finds.
+    """The scorer of `fairseq-eval-lm`, with the logits of `ROWS` tokens at a time; adds up the losses.
 
     The log-probabilities are the same to rounding. An adaptive softmax is left to fairseq, also in pieces.
     `compiled` has torch.compile compute the features on a GPU.
@@ -199,7 +199,7 @@ class ChunkedScorer(SequenceScorer):
 
 @contextlib.contextmanager
 def scored_in_pieces(compiled: bool = False) -> Iterator[Scores]:
-    """Within it, `fairseq_cli.eval_lm` scores with `ChunkedScorer`; gives what that adds up."""
+    """Inside the block, `fairseq_cli.eval_lm` scores with `ChunkedScorer`; yields its sums."""
     scores, usual = Scores(), eval_lm.SequenceScorer
     eval_lm.SequenceScorer = partial(ChunkedScorer, compiled=compiled, sums=scores)
     try:
@@ -277,7 +277,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
 
 @torch.inference_mode()
 def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str) -> tuple[float, int]:
-    """Mean loss in nats, and the number of masked tokens it is the mean of.
+    """Mean loss per masked token in nats, and the number of masked tokens.
 
     The masks are those of fairseq's task with its seed: the same for every encoder of one length.
     """

@@ -29,7 +29,7 @@ from user_dir.models import PixelModel
 from user_dir.tasks.image_data import ImageData, ImageShape, open_image_data
 
 SAMPLER = "scripts/sample_images.sh"
-"""What a PNG names as its maker, whatever the command is called now."""
+"""The maker that a PNG names, whatever the command is called now."""
 SPLITS = ("train", "valid", "test")
 OF_TRAIN = 5_000
 """At most this many images of train are measured; of valid and test, all are."""
@@ -163,8 +163,8 @@ def draw(
         model: in evaluation mode; it keeps its decoding state, or cache, from byte to byte.
         eos: the token in front of the first byte.
         dims: bytes of an image.
-        given: may have no column.
-        uniform: `(B, dims, 2)` numbers of (0, 1), what each byte is drawn with.
+        given: may be empty.
+        uniform: `(B, dims, 2)` random numbers in (0, 1) from which each byte is drawn.
         recompute: run the whole prefix for every byte instead.
 
     Raises:

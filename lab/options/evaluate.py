@@ -263,7 +263,7 @@ def drawing(words: Sequence[str]) -> Namespace:
         metavar="SHARE",
         help="complete test images of which this share of the rows is given, such as 0.5 for the upper half",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the draws (default: %(default)s)")
     parser.add_argument(
         "--batch-size", type=count, default=64, metavar="N", help="images per batch (default: %(default)s)"
     )

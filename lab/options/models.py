@@ -42,7 +42,7 @@ Turn RoBERTa weights of transformers into a checkpoint from which this project's
     scripts/pretrain_roberta.sh CONFIG DATA --finetune-from-model imported/lln/imported.pt
 
 HF is a folder with config.json and model.safetensors (or pytorch_model.bin, read by torch's safe loader).
-The encoder takes every weight that fits one of its own in name and shape. roberta_softmax takes all of them
+The encoder takes every weight that matches its own in name and shape. roberta_softmax takes all of them
 and computes the logits of transformers. Other encoders initialise the rest at random, which the command
 lists. DIR/imported.pt is the checkpoint; the dictionary and the tokeniser lie beside it.
 """
@@ -112,7 +112,9 @@ def import_hf(words: Sequence[str]) -> Namespace:
     options.add_argument(
         "--embeddings-only", action="store_true", help="take the embeddings of words and positions only"
     )
-    options.add_argument("--seed", type=int, default=1, help="of the random weights (default: %(default)s)")
+    options.add_argument(
+        "--seed", type=int, default=1, help="random seed of the initial weights (default: %(default)s)"
+    )
     usage = "scripts/lab.sh import HF DATA DIR [options] [flags of ARCH ...]"
     parser = Parser("scripts/lab.sh import", IMPORT, parents=[options], usage=usage)
     parser.add_argument("source", type=Path, metavar="HF", help="folder with config.json and the weights")

@@ -39,7 +39,7 @@ Prepare a text of your own for language models: check, tokenise, binarise.
 
 The folder of --from holds train.txt, valid.txt and test.txt in UTF-8, each plain or as .gz. Every line
 becomes a row that ends with `</s>`; white space within a line becomes one space. By default the tokens are
-sentencepiece's, learnt from train.txt: a character without a piece of its own is spelt in bytes, so that no
+sentencepiece's, learnt from train.txt: a character without its own piece is spelt in bytes, so that no
 text has unknown tokens. docs/own_text.md shows what to do next.
 """
 ROBERTA = """\
@@ -107,7 +107,7 @@ fifth, which is also its test split.
     data-prep/images.sh mnist --from ~/Downloads --dest data/images/mnist
 """
 ADDRESSES = """\
-Ask whether the corpora's addresses still answer; nothing is downloaded.
+Check that the addresses of the corpora still answer; nothing is downloaded.
 
 Prints a line per address of data-prep/sources.json: ok, CHANGED (not the published size) or DEAD, and
 what to do. The exit code is 0 only if all are ok.
@@ -269,7 +269,7 @@ def glue(words: Sequence[str]) -> Namespace:
 
 
 def add_rows(parser: Parser) -> None:
-    """The options that say what the rows of Long Range Arena are, and how many."""
+    """The options for the rows of Long Range Arena: their form and number."""
     parser.add_argument(
         "--pipeline", choices=PIPELINES, default=SKYFORMER, help="tokens (default: %(default)s)"
     )
@@ -284,7 +284,7 @@ def add_rows(parser: Parser) -> None:
         type=float,
         default=0.1,
         metavar="F",
-        help="share of text's train reviews that becomes valid; 0 for no valid split (default: %(default)s)",
+        help="share of text's train reviews that becomes valid; 0: no valid split (default: %(default)s)",
     )
     parser.add_argument(
         "--length",
@@ -294,7 +294,7 @@ def add_rows(parser: Parser) -> None:
         "benchmark's 4,000, state-space 4,096)",
     )
     parser.add_argument(
-        "--seed", type=int, default=42, help="of generators and splits (default: %(default)s)"
+        "--seed", type=int, default=42, help="random seed of generators and splits (default: %(default)s)"
     )
     parser.add_argument(
         "--examples", type=int, metavar="N", help="examples to generate (default: as many as published)"
@@ -304,7 +304,7 @@ def add_rows(parser: Parser) -> None:
         type=int,
         default=usable_cores(),
         metavar="N",
-        help="processes of the generators, which only change the time (default: one per core)",
+        help="processes of the generators; affects only the time (default: one per core)",
     )
     parser.add_argument(
         "--skip-empty-images",

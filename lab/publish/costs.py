@@ -61,7 +61,7 @@ def cell(results: Results, kind: str, architecture: str, at: int) -> Cell | None
 
 
 def precision(results: Results) -> str:
-    """The type of the numbers in training."""
+    """The dtype of the training."""
     return "bfloat16" if results["settings"].get("bf16") else "float32"
 
 
@@ -71,7 +71,7 @@ def measured_on(results: Results) -> str:
 
 
 def shown(found: Cell | None, show: Callable[[Cell], str], words: Mapping[str, str] | None = None) -> str:
-    """A cell of a table; `words` says how a status reads, `NOT_MEASURED` among them, a dash by default."""
+    """A cell of a table; `words` has the text of each status, such as `NOT_MEASURED`, by default a dash."""
     if found is not None and found.status == "ok":
         return show(found)
     words = {NOT_MEASURED: "–", **(words or {})}

@@ -16,7 +16,7 @@ ASKS = "Which encoders learn more than the frequencies of tokens, and after how 
 
 
 def average_tables(section: Section) -> list[str]:
-    """The averages that the papers print for each method, and what they are of."""
+    """The averages that the papers print for each method, and the tasks behind them."""
     averages = [
         {row["method"]: average_with_note(row, which) for row in paper_table(table)}
         for table, which in PAPERS.values()
@@ -116,7 +116,7 @@ def write_table(records: Sequence[Record]) -> str:
 
 
 def name_of(record: Record) -> str:
-    """The encoder: the method of a study that has one, or the architecture."""
+    """The encoder: the method if the study has that axis, or the architecture."""
     return record["cell"].get("method") or f"{record['found']['architecture']}, here"
 
 
@@ -151,7 +151,7 @@ def our_figure(records: Sequence[Record], task: str, split: str) -> str:
 
 
 def majority_figure(records: Sequence[Record], task: str, split: str) -> str:
-    """What always answering the most frequent class of train scores; a dash for scores and for MNLI's mm."""
+    """The score of always answering the most frequent class of train; a dash for scores and for MNLI's mm."""
     found = [one["found"]["majority"] for one in of_column(records, task, split)]
     if not found or found[0] is None or split != "valid":
         return "–"
@@ -199,7 +199,7 @@ def notes(records: Sequence[Record], encoders: Mapping[str, Any]) -> list[str]:
 
 
 def average_with_note(row: Mapping[str, str], which: int) -> str:
-    """The average that a paper prints, and what it is of where a figure is missing."""
+    """The average that a paper prints, and the number of tasks behind it where a figure is missing."""
     values = [row[column] for column in AVERAGED[which]]
     there = [float(value) for value in values if value != "-"]
     text = paper_figure(row, "avg")

@@ -21,7 +21,7 @@ from lab.files import MARK
 from lab.publish.plots import Panel, draw_curves
 
 HERE = Path(__file__).parent
-GENERATOR = "scripts/report.sh"  # by which a page of ours is recognised
+GENERATOR = "scripts/report.sh"  # identifies a page of ours
 BLACK = "#000000"
 GRID = "#ebebeb"
 SETTINGS = {"svg.hashsalt": "report", "svg.fonttype": "none", "font.family": "sans-serif"}
@@ -109,13 +109,13 @@ def png(path: Path, description: str, caption: str = "") -> Picture:
 def curves(panels: Sequence[Panel]) -> Picture:
     """The panels `(title, x label, y unit, curves)` side by side; the same panels give the same text.
 
-    Whatever is black, axes and text and black curves, takes the colour of the page's text.
+    Everything black (axes, text, curves) takes the colour of the page's text.
     """
     return Picture(Markup("\n").join(_panel(panel) for panel in panels))
 
 
 def _panel(panel: Panel) -> Markup:
-    """A panel as an SVG of its own, so that a narrow page can show them below each other."""
+    """A panel as its own SVG, so that a narrow page can show panels below each other."""
     with matplotlib.rc_context(SETTINGS):
         figure = draw_curves([panel], 1, log=False, markers=False)
         figure.tight_layout()
@@ -126,12 +126,12 @@ def _panel(panel: Panel) -> Markup:
 
 
 def _inline(document: str, description: str) -> str:
-    """The `svg` element of a file of matplotlib's, without what only a file of its own needs."""
+    """The `svg` element of a file of matplotlib's, without the parts that only a separate file needs."""
     svg = document[document.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # the same in every figure
     svg = svg.replace(BLACK, "currentColor").replace(GRID, "rgb(128 128 128 / 25%)")
-    # Text without a colour of its own is black.
+    # Text without a colour is black.
     opening = f'<svg role="img" aria-label="{escape(description)}" fill="currentColor" '
     svg = svg.replace("<svg ", opening, 1)
     return "\n".join(line.rstrip() for line in svg.splitlines())
@@ -173,7 +173,7 @@ def markdown_parts(text: str, folder: Path | None = None) -> list[Part]:
 
 
 def _kind(line: str) -> str:
-    """What a line of Markdown is."""
+    """The kind of a line of Markdown."""
     if line.startswith("|"):
         return "row"
     if HEADING.fullmatch(line):

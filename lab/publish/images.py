@@ -1,4 +1,4 @@
-"""Models of images: LLN's exponents in Vision Transformers, and what models of pixels draw and complete."""
+"""Models of images: LLN's exponents in Vision Transformers, and images by models of pixels."""
 
 import statistics
 from base64 import b64decode
@@ -27,7 +27,7 @@ RANGE, GREY = (2.0, 2.2), "#777777"
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
 AUTHORS_FORM, AUTHORS = "lln_diag_authors", 0.5  # the share of white in its colour
 SAME = {"t1": "transnormer_t1", "t2": "transnormer_t2", AUTHORS_FORM: LLN}
-"""The mechanisms whose colours choices of another name have."""
+"""The mechanisms whose colours choices with other names share."""
 
 
 def by_method(section: Section, records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -42,7 +42,7 @@ def exponent_of(section: Section, method: str) -> float | None:
 
 
 def label_of(section: Section, method: str) -> str:
-    """What a reader sees."""
+    """The label that a reader sees."""
     return section.choices["method"][method].label
 
 

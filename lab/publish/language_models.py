@@ -164,7 +164,7 @@ def way_tables(section: Section) -> list[str]:
 def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | None:
     """Median perplexity of the runs trained with carried state, read `with_state`, over the others' median.
 
-    These are read as `apart` says. None if either way of training is missing.
+    The others are read as `apart` says. None if either way of training is missing.
     """
     middles = []
     for way, reading in (("carried", with_state), ("apart", apart)):

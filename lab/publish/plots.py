@@ -87,9 +87,9 @@ def plot_curves(
         note: printed below: what was measured, where, when.
         columns: panels side by side, of which their number is a multiple; default: all. With logarithmic
             axes, those below each other share the range of their y axis.
-        log: logarithmic axes, which have no place for points that are not positive: they are left out.
+        log: logarithmic axes, without the points that are not positive.
         markers: a dot at every point.
-        source: what the picture was drawn from, kept in its "Source" field.
+        source: identifies the data of the picture, kept in its "Source" field.
     """
     columns = columns or len(panels)
     if log:
@@ -238,7 +238,7 @@ def with_palette(png: bytes, kept: Sequence[tuple[int, ...]]) -> bytes:
 
 
 def on_scale(place: float) -> str:
-    """The colour at a place from 0 to 1 of matplotlib's viridis, for what is ordered, such as layers."""
+    """The colour at a place from 0 to 1 of matplotlib's viridis, for ordered items such as layers."""
     return to_hex(matplotlib.colormaps["viridis"](place))
 
 

@@ -1,4 +1,4 @@
-"""Write one HTML page about runs: models, settings, curves, results, cost, environment.
+"""Write one HTML page about runs: models, settings, curves, results, costs and environments.
 
 The page is a single file that loads nothing from a network. A click on a header sorts a table, and the
 browser chooses light or dark. The page covers everything in and below the folders RUNS: logs of training
@@ -52,7 +52,7 @@ def report(folders: Sequence[Path], beside: Path) -> Page:
     sections = [section for section in sections if section.parts]
     names = ", ".join(map(shown_path, folders))
     if not sections:
-        raise UserError(f"{names} holds no run and no result; train a model first, or name other folders")
+        raise UserError(f"{names} holds neither runs nor results; train a model first, or name other folders")
     finished = sum(run.finished for run in runs)
     summary = f"{len(runs)} training runs in {names}, {finished} of them finished."
     return Page("Report of training runs", summary, sections)
@@ -92,11 +92,11 @@ TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "
 """Settings in which two evaluations differ."""
 
 OF_LRA = {"task", "attention", "accuracy", "preset", "training_data", "updates", "seed", "split", "examples"}
-"""By which an evaluation of Long Range Arena is known."""
+"""Keys that identify an evaluation of Long Range Arena."""
 
 
 def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
-    """The JSON objects below `folders` but for damaged and hidden files and what --fresh has moved aside.
+    """The JSON objects below `folders`, without damaged, hidden and moved files (by --fresh).
 
     Links lead from a page in the folder `beside`.
     """
@@ -140,7 +140,7 @@ def environments_in(record: Any) -> Iterator[dict[str, Any]]:
 
 
 def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """The perplexities in `record`, each with what the objects around it say; its name there is its split."""
+    """The perplexities in `record`, each with the entries of the objects around it; its key is its split."""
     merged = {
         **(around or {}),
         **{key: value for key, value in record.items() if not isinstance(value, dict)},
@@ -264,7 +264,7 @@ def studies(results: list[Result]) -> Section:
 
 
 def costs(results: list[Result]) -> Section:
-    """What the benchmarks have written beside their records: tables and plots."""
+    """Tables and plots that the benchmarks have written beside their records."""
     parts: list[Part] = []
     for result in results:
         text, plot = (result.path.with_suffix(suffix) for suffix in (".md", ".png"))

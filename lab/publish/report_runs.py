@@ -21,7 +21,7 @@ from lab.publish.tables import shown
 from lab.run.log import run_figures
 
 LOG = "train.log"
-# What is printed, and bare as in fairseq's --log-file.
+# As printed, and bare as in fairseq's --log-file.
 CONFIGURATION = re.compile(r"^(?:.*\| INFO \| fairseq_cli\.train \| )?(\{'.*\})$")
 PARAMETERS = re.compile(r"^(?:.*\| )?num\. shared model params: ([\d,]+)")
 DONE = re.compile(r"^(?:.*\| INFO \| fairseq_cli\.train \| )?done training in")
@@ -51,7 +51,7 @@ HEADER = (
     "peak memory, MiB",
     "log",
 )
-# Where things lie and how much is printed decide no result.
+# Paths and the amount of logging do not affect results.
 NO_SETTINGS = {
     "common": ("tensorboard_logdir", "user_dir", "log_interval", "log_file"),
     "checkpoint": ("save_dir", "restore_file"),
@@ -95,12 +95,12 @@ class Run:
 
     @property
     def last_update(self) -> int | None:
-        """The number of updates asked for, None if epochs decide."""
+        """The number of updates requested, None if epochs decide."""
         return self.settings.get("optimization", {}).get("max_update") or None
 
     @property
     def updates(self) -> int:
-        """How many it has made."""
+        """Updates made so far."""
         return self.figures["updates"]
 
     @property
@@ -137,7 +137,7 @@ class Run:
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:
-    """The runs below `folders`, named by their path in them; what --fresh has moved aside is left out."""
+    """The runs below `folders`, named by their path in them, without those that --fresh has moved aside."""
     found = {}
     for folder in folders:
         for log in sorted(folder.rglob(LOG)):
@@ -152,7 +152,7 @@ def is_aside(path: Path, folder: Path) -> bool:
 
 
 def run_name(place: Path, folder: Path) -> str:
-    """What a reader sees of `place`, which lies in `folder`."""
+    """The name that a reader sees of `place`, which lies in `folder`."""
     return folder.name if place == folder else os.path.relpath(place, folder)
 
 

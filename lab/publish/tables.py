@@ -42,14 +42,14 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def shown(value: float | None, form: str) -> str:
-    """A figure as text; a dash for none."""
+    """A figure as text; a dash if it is None."""
     return "–" if value is None else format(value, form)
 
 
 def spread(values: Sequence[float | None], format_value: str = "{:.2f}") -> str:
     """Median and range of `values`: "1.20 (1.10 to 1.40)", or one number if they print alike.
 
-    Those that were not measured do not count; a dash if none was.
+    Missing values do not count; a dash if all are missing.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -69,8 +69,8 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], figures
 class Section:
     """The records that a section of a study's page shows.
 
-    `choices` has, by axis and name, what the study declares for each choice (its `label` and `settings`);
-    `rows` the records of each row of the first table, by the label of the row.
+    `choices` has, by axis and name, each choice as the study declares it (its `label` and `settings`); `rows`
+    the records of each row of the first table, by the label of the row.
     """
 
     records: Sequence[Record]
@@ -80,7 +80,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Extras:
-    """What only the page of one measure shows: further tables of a section, and pictures by their titles."""
+    """Extras of the page of one measure: further tables of a section, and pictures by their titles."""
 
     tables: Callable[[Section], list[str]] = lambda section: []
     pictures: Mapping[str, Callable[[Section, str, Path], None]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def note_of_seed(shown: Sequence[Record]) -> str:
 
 
 def drawn_from(records: Sequence[Record]) -> str:
-    """The type of the numbers in training, machines and days, for the note of a picture."""
+    """Dtype of the training, machines and days, for the note of a picture."""
     precisions = " and ".join(sorted(set(map(precision_of, records))))
     environments = grouped([record["environment"] for record in records], where)
     machines = (
@@ -119,7 +119,7 @@ def drawn_from(records: Sequence[Record]) -> str:
 
 
 def precision_of(record: Record) -> str:
-    """The type of the numbers in training: on a CPU, the half precision of a YAML is left out."""
+    """The dtype of the training: on a CPU, the half precision of a YAML is left out."""
     words = {*record["own_flags"], *record["flags"]}
     asked = [name for name in PRECISIONS if as_option(name) in words]
     if "gpu" in record["environment"]["hardware"]:

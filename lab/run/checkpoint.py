@@ -1,4 +1,4 @@
-"""A checkpoint of fairseq's or this project's: what it says about its training, and the model in it.
+"""A checkpoint of fairseq's or this project's: its record of the training, and the model in it.
 
 A RoBERTa encoder comes with the flags that build one again, and with its classification heads.
 
@@ -35,7 +35,7 @@ from user_dir.models import LinearAttentionRoberta
 ENCODER = "encoder.sentence_encoder."
 HEADS = "classification_heads."
 POSITIONS_BEFORE_THE_FIRST = 2  # fairseq counts positions from the padding index plus one
-# By the task: what models that read no text are of.
+# Subjects of models without text, by task.
 NOT_TEXT = {"lra": "Long Range Arena", "pixels": "images", "image_classification": "images"}
 
 Groups = Mapping[str, dict[str, Any]]
@@ -43,7 +43,7 @@ Groups = Mapping[str, dict[str, Any]]
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Within it, UserError where a configuration is not laid out as fairseq does it."""
+    """Inside the block, a configuration with another layout than fairseq's raises UserError."""
     try:
         yield
     except UserError:
@@ -65,9 +65,9 @@ def configured(read: Callable[["Checkpoint"], Any]) -> cached_property:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint of any task; what only some tasks have is read when it is asked for.
+    """A checkpoint of any task; entries that only some tasks have are read on request.
 
-    `state` is what the file holds, its tensors mapped from it. `overrides` replace settings of model and task
+    `state` is the content of the file, with mapped tensors. `overrides` replace settings of model and task
     when the model is loaded. Properties raise UserError where the configuration cannot be read.
     """
 
@@ -223,7 +223,7 @@ class Checkpoint:
     ) -> None:
         """UserError if a corpus' dictionary, of `size` entries if known, differs from the training's.
 
-        `named_by` is what a user gives to name the corpus.
+        `named_by` is the option that names the corpus.
         """
         if size is not None and self.vocabulary not in (None, size):
             raise UserError(
@@ -247,7 +247,7 @@ def read_language_model(path: Path) -> Checkpoint:
     """A checkpoint of a language model; UserError if it is not one, or damaged."""
     checkpoint = read_checkpoint(path)
     if subject := NOT_TEXT.get(checkpoint.task_name or ""):
-        raise UserError(f"{path} holds a model of {subject}, no language model")
+        raise UserError(f"{path} holds a model of {subject}, not a language model")
     if any(key.startswith("encoder.") for key in checkpoint.weights):
         raise UserError(f"{path} holds an encoder; evaluate it with scripts/lab.sh evaluate mlm")
     if not any(key.startswith("decoder.") for key in checkpoint.weights):
@@ -256,7 +256,7 @@ def read_language_model(path: Path) -> Checkpoint:
 
 
 def check_reads_text(path: Path, done: str) -> None:
-    """UserError for a model of Long Range Arena or of images, which cannot be `done`, such as "exported"."""
+    """UserError for a model of Long Range Arena or of images, which cannot be `done` (such as "exported")."""
     if subject := NOT_TEXT.get(read_checkpoint(path).task_name or ""):
         raise UserError(
             f"{path} holds a model of {subject}; only language models and RoBERTa encoders can be {done}"
@@ -277,9 +277,9 @@ def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read_whole(path: Path) -> Checkpoint | None:
-    """A checkpoint; None if it is damaged or none, whatever the reason.
+    """A checkpoint; None if the file is damaged or not a checkpoint, for whatever reason.
 
-    Raises PermissionError for one that may not be read: it may be whole.
+    Raises PermissionError for an unreadable file: it may be whole.
     """
     try:
         checkpoint = read_checkpoint(path)
@@ -310,7 +310,7 @@ def find_resume_point(folder: Path, how: str = "add --fresh to move them aside")
 
 
 def is_half_written(path: Path) -> bool:
-    """Whether it is the beginning of a checkpoint and no more (torch writes zip archives)."""
+    """Whether the file is only the beginning of a checkpoint (torch writes zip archives)."""
     with path.open("rb") as file:
         start = file.read(4)
     return start in (b"", b"PK\x03\x04") and not zipfile.is_zipfile(path)
@@ -319,15 +319,15 @@ def is_half_written(path: Path) -> bool:
 def whole_checkpoint(path: Path) -> Path:
     """`path`, or the newest complete checkpoint beside it if an interrupted save has left half a file.
 
-    Says which one it takes. UserError if there is neither.
+    Prints which one it takes. UserError if there is neither.
     """
     if not path.exists():
-        raise UserError(f"no checkpoint {path}; name one that is there")
+        raise UserError(f"no checkpoint {path}; name another one")
     if not path.is_file() or not is_half_written(path):
         return path
     newest = newest_whole(path.parent)
     if newest is None:
-        raise UserError(f"{path} is incomplete and there is no other checkpoint beside it; train again")
+        raise UserError(f"{path} is incomplete, without another checkpoint beside it; train again")
     print(f"{path.name} is incomplete; taking {newest.path.name}", flush=True)
     return newest.path
 
@@ -338,7 +338,7 @@ def usual_device() -> torch.device:
 
 
 def groups_of(configuration: Any) -> Groups:
-    """A configuration's settings by fairseq's groups; an old one has no groups: each gets all settings."""
+    """A configuration's settings by fairseq's groups; in old ones without groups, each gets all settings."""
     if isinstance(configuration, Namespace):
         return defaultdict(dict, dict.fromkeys(("model", "task", "common", "dataset"), vars(configuration)))
     settings = OmegaConf.create(configuration, flags={"allow_objects": True})

@@ -18,7 +18,7 @@ from lab.run.plan import Request, RunPlan, check_task, checked_settings, planned
 from lab.run.recipe import option
 from lab.run.train import ending, run_training, train_alone
 
-PLANNED_UPDATES = 20  # that --plan trains to find the pace
+PLANNED_UPDATES = 20  # trained by --plan to find the pace
 PAPER = "wikitext103"
 BAND = 0.02
 """Twice the distance between the paper's three best perplexities, a quarter of that to the next."""
@@ -53,7 +53,7 @@ def main(options: Namespace) -> None:
 
 
 def show_pace(plan: RunPlan, dry_run: bool) -> None:
-    """Print what a run will take, from its own log if it has one, else from its first updates."""
+    """Print the cost of a run, from its own log if it has one, else from its first updates."""
     pace, corpus = pace_of(plan.folder.path / plan.machines.log_name), None
     if not dry_run:
         corpus = open_prepared(plan.data_folder, ("train",)).tokens("train")

@@ -1,7 +1,7 @@
 """The folder of a run: decides whether its training has begun or ended, and with which settings.
 
-The lock keeps other runs out. A run of a study is marked with the fingerprint of its settings; those of any
-other are in its checkpoints. Dictionary, tokeniser and a note of the data lie beside these.
+The lock keeps other runs out. The fingerprint of its settings marks a run of a study; other runs have their
+settings in their checkpoints. Dictionary, tokeniser and a note of the data lie beside the checkpoints.
 """
 
 import filecmp
@@ -38,7 +38,7 @@ LEFT_BY_A_START = (
     *(LOG, RUN_DATA, GLUE_TASK, LRA_RUN, *VOCABULARY_FILES),
     *(HALF, "tensorboard/**/events.out.tfevents.*"),
 )
-"""What a run writes before its first checkpoint, in a folder of its own."""
+"""Files that a run writes before its first checkpoint, in its own folder."""
 SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
 """Names that fairseq gives to checkpoints."""
 
@@ -47,8 +47,8 @@ SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.
 class RunFolder:
     """A folder and the run that belongs into it.
 
-    `option` is the one that chooses another folder. A run of a study has the name of its `command` and the
-    fingerprint `settings`, which mark the folder.
+    `option` names another folder. A run of a study has the name of its `command` and the fingerprint
+    `settings`, which mark the folder.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class RunFolder:
 
     @property
     def is_failed_start(self) -> bool:
-        """Whether all that it holds of a run was written before its first checkpoint."""
+        """Whether all of its files of a run were written before the first checkpoint."""
         path = self.path / RUN_DATA
         return path.is_file() and DATA_RECORD(path) and not self.is_begun
 
@@ -92,7 +92,7 @@ class RunFolder:
     def begin(self) -> None:
         """Mark it with the settings of its run; UserError if it holds checkpoints of another run.
 
-        What a start without a checkpoint has left goes; files that no run writes stay.
+        Removes the leftovers of a start without a checkpoint; files that no run writes stay.
         """
         if not self.is_begun:
             for path in [path for pattern in LEFT_BY_A_START for path in self.path.glob(pattern)]:
@@ -134,9 +134,9 @@ def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) ->
 
 
 def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
-    """Move what `left` names, by default what a run has left in `folder`, to a new folder in it, and say so.
+    """Move `left`, by default the files of a run in `folder`, to a new folder inside it, and say so.
 
-    Nothing is removed.
+    Nothing is deleted.
     """
     if left is None:
         left = [path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern))]

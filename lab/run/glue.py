@@ -17,7 +17,7 @@ REPORTS = {
     "matthews": (["--report-mcc"], "mcc"),
     "pearson": (["--regression-target", "--report-pearson-and-spearman"], "pearson"),
 }
-"""What fairseq's criterion must be asked for, and the name under which it reports a metric."""
+"""The flag of fairseq's criterion for a metric, and the name under which it reports that metric."""
 
 
 def data_flags(folder: Path | None, experiment: Experiment, flags: Sequence[str]) -> list[str]:
@@ -75,4 +75,4 @@ def valid_batch(examples: int, largest: int) -> int:
     for size in range(largest, 1, -1):
         if examples % size != 1:
             return size
-    raise UserError("the task has one dev example, for which there is no correlation")
+    raise UserError("the task has a single dev example, for which no correlation is defined")

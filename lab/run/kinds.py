@@ -1,4 +1,4 @@
-"""Per-task behaviour of the training commands: the data, and what a run keeps."""
+"""Per-task behaviour of the training commands: the data, and the files of a run."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ class Kind:
     command, evaluation = "scripts/train_lm.sh", "scripts/eval_ppl.sh"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> Any:
-        """A prepared folder with these splits checked; what it returns has the `folder`."""
+        """Open a prepared folder and check these splits; the result has the `folder`."""
         return open_prepared(folder, tuple(splits))
 
     def check_data(self, read: Namespace, data: Any) -> None:
@@ -58,7 +58,7 @@ class Kind:
         return []
 
     def record(self, save_dir: Path, name: str, data: Any, arguments: Sequence[str]) -> None:
-        """Write to a run's folder what its checkpoints lack; `name` is the experiment's."""
+        """Write the files that checkpoints lack to a run's folder; `name` is the experiment's."""
 
     def run_name(self, name: str, flags: Sequence[str]) -> str:
         """The folder of a run in runs/, for the experiment's name and the user's flags."""
@@ -113,7 +113,7 @@ class Glue(Kind):
         fingerprint = data.manifest["tokenizer_fingerprint"]
         if (beside / "dict.txt").is_file() and tokenizer_fingerprint(beside) != fingerprint:
             raise UserError(
-                f"{path} was trained with another tokeniser than {data.folder} was prepared with; prepare "
+                f"{path} was not trained with the tokeniser of {data.folder}; prepare "
                 f"the task again with data-prep/glue.sh --tokenizer-from {beside}"
             )
         size = len(read_dictionary(data.folder))
@@ -129,7 +129,7 @@ class Glue(Kind):
         return [*encoder_flags(start), "--max-positions", str(start.max_positions)]
 
     def record(self, save_dir: Path, name: str, data: GlueData, arguments: Sequence[str]) -> None:
-        """Write beside the weights which task they are for, as prediction must know."""
+        """Note beside the weights which task they are for; prediction needs it."""
         kept = {key: data.manifest[key] for key in ("task", "tokenizer", "partial")}
         check_output(save_dir / GLUE_TASK, json_with(*kept), option="--save-dir")
         write_json(save_dir / GLUE_TASK, kept)

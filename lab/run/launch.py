@@ -16,10 +16,10 @@ from lab.errors import UserError
 from lab.provenance import usable_cores
 
 LAUNCHERS = {"spawn": "this command", "torchrun": "torchrun", "slurm": "srun"}
-"""By their names on the command line, what a person calls them."""
+"""Names of the launchers for people, by their names on the command line."""
 DEFAULT_PORT = 29500
 SLURM_PORTS = range(15_000, 32_000)  # below those that Linux hands out
-# Only srun sets these.
+# Only srun sets these variables.
 STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")
 # `node[003-007,9]-ib,other`: the first name's beginning, its first number if in brackets, its end.
 FIRST_HOST = re.compile(r"([^,\[]*)(?:\[(\d+)[^\]]*\]([^,]*))?")
@@ -75,7 +75,7 @@ class Machines:
             )
 
     def check(self) -> None:
-        """UserError if the combination cannot be, on whatever machine."""
+        """UserError if the combination is invalid on every machine."""
         if self.gpus < 0:
             raise UserError(f"--gpus is {self.gpus}; it must be 0 or more")
         if self.gpus and self.cpu_processes > 1:
@@ -148,16 +148,16 @@ def gpu_count() -> int:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A free port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def machines_of(options: Namespace, environ: Mapping[str, str] = os.environ) -> Machines:
-    """Where to train according to the command line and what the launcher has set in `environ`.
+    """Where to train, by the command line and the variables of the launcher in `environ`.
 
-    Raises UserError if they do not fit.
+    Raises UserError if they contradict each other.
     """
     launcher = options.launcher or guessed(environ)
     if launcher == "spawn":
@@ -206,7 +206,7 @@ def of_slurm(gpus: int | None, environ: Mapping[str, str]) -> Machines:
 def one_process(
     launcher: str, gpus: int | None, size: int, rank: int, master: str, local_rank: int
 ) -> Machines:
-    """A place with one process: on the only GPU it sees, or on the one of its number on the machine."""
+    """A place with one process: on the only GPU that it sees, or on the GPU with its local number."""
     if gpus not in (None, 0, 1):
         raise UserError(
             f"--gpus is {gpus}, but {LAUNCHERS[launcher]} starts a process for each GPU; leave it out, or "

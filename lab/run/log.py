@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 Entry = dict[str, float]
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
-# Where a record has the update, the loss, the tokens per second and the tokens per update.
+# Keys of the update, the loss, the tokens per second and the tokens per update in a record.
 INTERVAL = ("num_updates", "loss", "wps", "wpb")
 EPOCH = tuple(f"train_{key}" for key in INTERVAL)
 KIND_OF = {"num_updates": "train_inner", "train_num_updates": "train", "valid_num_updates": "valid"}
@@ -145,7 +145,7 @@ class Progress:
                 self.show(record)
 
     def wait(self) -> None:
-        """Called often: where nothing was shown for a while, say what the run does."""
+        """Called often: if nothing was shown for a while, print the current activity."""
         now = self.clock()
         if self.out.isatty():
             if self.bar is None:
@@ -167,12 +167,12 @@ class Progress:
         return tqdm(total=total, initial=update, file=self.out, bar_format=form, dynamic_ncols=True)
 
     def show(self, record: Entry) -> None:
-        """Show how far training is; a line only if none was printed a moment ago."""
+        """Show the progress; a line only if none was printed a moment ago."""
         update, now = record["num_updates"], self.clock()
         started, self.first = self.first is None, self.first or (update, now)
         self.update = update
         if self.out.isatty():
-            if started:  # the time until here says nothing of the speed
+            if started:  # the time so far says nothing about the speed
                 if self.bar is not None:
                     self.bar.leave = False
                     self.bar.close()

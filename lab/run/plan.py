@@ -51,9 +51,9 @@ class Request:
     """A training command's request.
 
     `config` is a YAML, or the experiment that was read from it; without `data` and `save_dir` the YAML's data
-    and a folder of runs/ are taken. `fresh` moves what an earlier run has left in `save_dir` aside and starts
-    at update 1. Model, task and data must be those of its checkpoints, but for the settings named in
-    `allow_changed`. `fast` adds the flags of `fast_flags`. `here`: the run is on this machine.
+    and a folder of runs/ are taken. `fresh` moves an earlier run in `save_dir` aside and starts at update 1.
+    Model, task and data must be those of its checkpoints, but for the settings named in `allow_changed`.
+    `fast` adds the flags of `fast_flags`. `here`: the run is on this machine.
     """
 
     config: Path | Experiment
@@ -69,10 +69,10 @@ class Request:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A training: the name of its experiment, its folder, and the arguments of fairseq-train, also as `read`.
+    """A training: its experiment's name, its folder, and its arguments of fairseq-train, also as `read`.
 
     `data` are those of `data_folder` once they are `opened`; a task that draws its own has neither. With
-    `in_process`, fairseq runs in this process instead of processes of its own.
+    `in_process`, fairseq runs in this process instead of separate ones.
     """
 
     name: str
@@ -111,7 +111,7 @@ class RunPlan:
 
 
 def planned(asked: Request) -> RunPlan:
-    """The plan of a training command, its data not opened; says what differs from the YAML."""
+    """The plan of a training command, its data not opened; prints differences from the YAML."""
     experiment = asked.config if isinstance(asked.config, Experiment) else read_experiment(asked.config)
     machines, yaml = asked.machines, shown_path(experiment.config)
     data = data_of(asked, experiment)
@@ -189,10 +189,10 @@ def checked(arguments: Sequence[str], here: bool = True) -> Namespace:
 
 
 def check_plan(read: Namespace, model: Any) -> None:
-    """UserError for a layer plan or an option of its attentions that cannot be, before anything is written.
+    """UserError for an invalid layer plan or option of its attentions, before anything is written.
 
-    `model` is its configuration. Options are checked unless the data decide the number of positions.
-    fairseq's convolutional model has options of these names that mean something else.
+    `model` is its configuration. Options are checked unless the data decide the number of positions. In
+    fairseq's convolutional model, options of these names mean something else.
     """
     preset = MODEL_DATACLASS_REGISTRY.get(read.arch, Namespace)()
     for side in ("decoder", "encoder"):
@@ -216,12 +216,12 @@ def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, pos
 
 
 def read_experiment(config: Path) -> Experiment:
-    """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
+    """Read a YAML; UserError if it is missing or damaged, or has a setting unknown to fairseq."""
     return checked_settings(compose_experiment(config))
 
 
 def checked_settings(experiment: Experiment) -> Experiment:
-    """The experiment; UserError if it sets what fairseq does not have."""
+    """The experiment; UserError for a setting unknown to fairseq."""
     own = OmegaConf.to_container(OmegaConf.load(experiment.config), resolve=False)
     own.pop("defaults", None)
     check_settings(experiment.config, own, experiment.settings)
@@ -229,7 +229,7 @@ def checked_settings(experiment: Experiment) -> Experiment:
 
 
 def check_settings(config: Path, own: Any, settings: Any) -> None:
-    """UserError for a setting that fairseq does not have, or that its base overrides."""
+    """UserError for a setting unknown to fairseq, or overridden by the base."""
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
         if group not in groups:
@@ -254,7 +254,7 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
             if wanted != value and not str(wanted).startswith("${"):
                 raise UserError(
                     f"{config} sets {group}.{key} to {wanted} and its base, which has the last word, to "
-                    f"{value}; take it out of one of them"
+                    f"{value}; remove it from one of them"
                 )
 
 
@@ -285,7 +285,7 @@ def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
     arch, model = option(extra, "--arch"), experiment.settings.get("model", {})
     if arch in (None, model.get("_name")):
         return
-    if arch not in ARCH_MODEL_NAME_REGISTRY:  # which fairseq's parser refuses
+    if arch not in ARCH_MODEL_NAME_REGISTRY:  # fairseq's parser refuses it
         return
     fields = group_fields("model", arch)
     for key in model:

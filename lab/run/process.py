@@ -2,8 +2,8 @@
 
     python -m lab.run.process {train,interactive} ARGUMENTS...
 
-is such a process. The arguments are those of `fairseq-train` and the like; all output goes to stdout. If the
-command fails, the last line is one sentence, `error: ...`, which is what the user is told.
+runs such a process. The arguments are those of `fairseq-train` and the like; all output goes to stdout. If
+the command fails, the last line is one sentence for the user, `error: ...`.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from lab import children
 from lab.errors import PEER_ENDED, UserError, explain, unexpected
 
 ONLY_FOR_SCORES = ("sklearn", "sklearn.metrics", "scipy.stats")
-"""Libraries whose functions fairseq imports to score what a model has predicted."""
+"""Libraries whose functions fairseq imports to score predictions."""
 SECONDS_BETWEEN_LOOKS = 0.1
-SECONDS_TO_END = 10  # after one of several processes has failed; the others may have something to say, too
+SECONDS_TO_END = 10  # after one of several processes has failed; the others may report something, too
 LONGEST_CAUSE = 500  # an unknown --arch makes argparse list three hundred
 ERROR_LINE = re.compile(r"^(?:fairseq-\w+: )?error: (.*)")
 
@@ -45,8 +45,8 @@ logger = logging.getLogger("usage")
 def import_quickly(module: str) -> ModuleType:
     """Import a module that needs fairseq.
 
-    What fairseq imports to score with is loaded when it is called. Garbage collection would take a seventh of
-    the time and free nothing.
+    Libraries for scoring are loaded when they are called. Garbage collection, which would take a seventh of
+    the time and free nothing, is off.
     """
     absent = [name for name in ONLY_FOR_SCORES if name not in sys.modules]
     collects = gc.isenabled()
@@ -80,9 +80,9 @@ def _deferred(module: str, name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a command of fairseq: one for each of `ranks`, which are what its arguments end in.
+    """The processes of a command of fairseq: one for each of `ranks`, its last arguments.
 
-    They have the variables of `environment` besides ours, and inherit the descriptors `held`.
+    They get the variables of `environment` besides ours and inherit the descriptors `held`.
     """
 
     ranks: Sequence[Sequence[str]] = ((),)
@@ -106,8 +106,8 @@ def run_fairseq(
     `on_wait` is called between looks at the log. The processes write the log themselves, so that no line is
     lost if this process is killed; they then end, too.
 
-    Raises UserError with what the command printed as the cause, if it fails, and SystemExit if it was asked
-    to stop (`lab/children.py`).
+    Raises UserError with the cause that the command printed, if it fails, and SystemExit if it was asked to
+    stop (`lab/children.py`).
     """
     children.end_if_asked()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -140,11 +140,11 @@ class Group:
         self.patience: float | None = None  # until when the others may run
 
     def running(self) -> list[subprocess.Popen[bytes]]:
-        """The processes whose end has not been waited for."""
+        """The processes that have not been reaped."""
         return [process for process in self.processes if process.returncode is None]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for up to `seconds`; whether all have ended."""
+        """Wait for up to `seconds`; True if all have ended."""
         running = self.running()
         for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -230,7 +230,7 @@ def peak_memory(earlier: Sequence[int] = ()) -> int:
 
 
 def log_like_fairseq() -> None:
-    """fairseq's own logging, which its imports have prevented."""
+    """Set up fairseq's own logging, which its imports have prevented."""
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
@@ -241,7 +241,7 @@ def log_like_fairseq() -> None:
 
 
 def run_here(command: str, arguments: Sequence[str]) -> None:
-    """Run `fairseq-<command>` in this process; what it prints ends in its peak of memory."""
+    """Run `fairseq-<command>` in this process; the last output is the peak of memory."""
     before, sys.argv = sys.argv, [f"fairseq-{command}", *arguments]
     log_like_fairseq()
     main = import_quickly(f"fairseq_cli.{command}").cli_main

@@ -32,7 +32,7 @@ from lab.run.launch import Machines
 
 Settings = dict[str, dict[str, Any]]
 
-# The flag that names what a group is made of; the other groups have no name.
+# The flag that names the choice of a group; other groups have none.
 NAME_FLAGS = {
     "task": "--task",
     "model": "--arch",
@@ -49,7 +49,7 @@ ALIASES = {
     "--device-id": ("--local_rank",),
 }
 
-# Where a run lies and which processes it joins, which a command that wraps fairseq-train sets itself.
+# The place of a run and its processes, which a command that wraps fairseq-train sets itself.
 PLACES = ("--user-dir", "--save-dir", "--checkpoint-suffix", "--distributed-init-method")
 OF_TRAINING = (
     *PLACES,
@@ -90,7 +90,7 @@ class Experiment:
         return f"{self.config.parent.name}/{self.config.stem}"
 
     def get(self, group: str, key: str, default: Any = None) -> Any:
-        """One setting, `default` if the YAML does not have it."""
+        """One setting, `default` if the YAML lacks it."""
         return (self.settings.get(group) or {}).get(key, default)
 
     def data_folder(self) -> Path | None:
@@ -104,7 +104,7 @@ class Experiment:
         return replace(self, settings={**self.settings, **groups})
 
     def flags(self, without: Collection[str] = ()) -> list[str]:
-        """The settings as flags of `fairseq-train`, less what depends on the machines and those `without`."""
+        """The settings as flags of `fairseq-train`, without those of the machines and those in `without`."""
         return [word for group in self.settings for word in self._group_flags(group, without)]
 
     def _group_flags(self, group: str, without: Collection[str]) -> Iterator[str]:
@@ -128,7 +128,9 @@ def compose_experiment(config: Path) -> Experiment:
         raise UserError(f"no configuration file {config}; the nearest below {ROOT} are {', '.join(near)}")
     config = config.resolve()
     if config.suffix != ".yaml":
-        raise UserError(f"{config} is not a configuration, whose name ends in .yaml; name one of configs/")
+        raise UserError(
+            f"{config} is not a configuration, since its name does not end in .yaml; name one of configs/"
+        )
     GlobalHydra.instance().clear()
     try:
         folder, name = hydra_name(config)
@@ -164,7 +166,7 @@ def missing_base(config: Path, folder: Path, base: str) -> str:
     name = base.removesuffix(".yaml").lstrip("/")
     known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
     hint = suggestion(name, known) or "; correct the name"
-    return f"{config}: there is no {folder / name}.yaml, which the defaults name as a base{hint}"
+    return f"{config}: its defaults name the base {folder / name}.yaml, which is missing{hint}"
 
 
 def as_option(key: str) -> str:
@@ -173,7 +175,7 @@ def as_option(key: str) -> str:
 
 
 def as_flag(key: str, value: Any, default: Any = False) -> list[str]:
-    """A setting as `fairseq-train` takes it: a switch is given if it is not at its `default`."""
+    """A setting as a flag of `fairseq-train`; a switch is given if it differs from its `default`."""
     flag = as_option(key)
     if isinstance(value, bool):
         return [flag] if value != bool(default) else []
@@ -245,7 +247,7 @@ def given_settings(record: Mapping[str, Any]) -> Settings:
 
 
 def number_or_word(text: str) -> Any:
-    """The value of a flag; YAML by itself takes 1e-05 for a word."""
+    """The value of a flag; plain YAML reads 1e-05 as a word."""
     try:
         return float(text) if "e-" in text else yaml.safe_load(text)
     except ValueError:
@@ -253,7 +255,7 @@ def number_or_word(text: str) -> Any:
 
 
 def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> None:
-    """UserError if `words` has a flag that `command` sets itself and that would be replaced."""
+    """UserError if `words` has a flag that `command` sets itself and would replace."""
     for flag in owned:
         if is_given(words, flag):
             raise UserError(f"{flag} is set by {command} itself; leave it out, see {command} --help")
@@ -294,7 +296,7 @@ def chooses_precision(extra: Sequence[str]) -> bool:
 
 
 def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
-    """The YAML's switches of precision that do not count: one of the user's replaces them all.
+    """The YAML's switches of precision to leave out: a switch of the user's replaces them all.
 
     On the CPU fp16 is left out, unless its gradients are those that fairseq can scale there.
     """

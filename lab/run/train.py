@@ -32,7 +32,7 @@ from lab.run.recipe import option
 from user_dir.checks.same_settings import check_same_run
 from user_dir.checks.training_data import ADVICE, keep_data_record
 
-SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
+SECONDS_OF_LAST_TRY = 30  # a launcher that retries does not wait until every process has ended
 
 
 def train_alone(plan: RunPlan) -> None:
@@ -64,7 +64,7 @@ def train(plan: RunPlan, held: Sequence[int] = ()) -> None:
         complete_save(start)
         restore = option(arguments, "--restore-file")
         if restore not in (None, LAST) and Path(restore).absolute().parent != folder.path:
-            # Where the run began, perhaps with the weights alone; by now it has a checkpoint of its own.
+            # Where the run began, perhaps with the weights alone; by now it has its own checkpoint.
             arguments = [word for word in arguments if not word.startswith("--reset-")]
             arguments += ["--restore-file", LAST]
     if plan.kind and plan.data is not None:
@@ -150,12 +150,12 @@ def run_training(
         raise KeyboardInterrupt(how_to_resume(folder)) from None
     finally:
         progress.close()
-        if machines.quiet and not failed:  # everything is in the log of rank 0
+        if machines.quiet and not failed:  # the log of rank 0 has everything
             log.unlink(missing_ok=True)
 
 
 def how_to_resume(save_dir: Path) -> str:
-    """Advice on what the same command does after an interruption."""
+    """Advice after an interruption: where the same command resumes."""
     saved = newest_whole(save_dir)
     if saved is None:
         return "nothing was saved, so the same command starts at update 1"
@@ -163,7 +163,7 @@ def how_to_resume(save_dir: Path) -> str:
 
 
 def ending(plan: RunPlan) -> str:
-    """What a finished run says: its best checkpoint, the metric that chose it, and how to evaluate it."""
+    """The message of a finished run: its best checkpoint, the metric that chose it, how to evaluate it."""
     save_dir, metric = plan.folder.path, plan.read.best_checkpoint_metric
     name = next((name for name in (BEST, LAST) if (save_dir / name).is_file()), None)
     if name is None:

@@ -59,7 +59,7 @@ OWN = {
     **dict.fromkeys(("--restore-file", "--finetune-from-model"), "start in the study's YAML"),
     **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
 }
-"""Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
+"""Flags that differ from cell to cell, and their replacements; an axis adds its own."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,12 @@ class Cell:
 
     @property
     def place(self) -> Path:
-        """Its record's path below the folder of the study, under which the store knows it."""
+        """Its record's path below the folder of the study, its name in the store."""
         return self.record_path.relative_to(self.plan.out)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it has a record: a file of its own, or a line of the store."""
+        """Whether it has a record: its own file, or a line of the store."""
         return self.record_path.is_file() or self.place in stored(self.plan.out)
 
     @property
@@ -187,7 +187,7 @@ class Cell:
         return [*words, "--seed", str(self.seed)]
 
     def settings_of(self, choice: Choice) -> Iterator[tuple[str, Any]]:
-        """The settings of a choice; those below the name of another axis depend on the choice of that one."""
+        """The settings of a choice; those below another axis's name depend on the choice of that axis."""
         for key, value in choice.settings.items():
             if self.is_conditional(key, value):
                 yield from (value[self.values[key]] or {}).items()
@@ -253,7 +253,7 @@ class Cell:
     def data_flags(self) -> list[str]:
         """Flags that follow from the prepared data, such as the number of classes.
 
-        The user's own flags win, but for --max-update, which has been taken into account.
+        The user's own flags win, except --max-update, which is already taken into account.
         """
         if self.experiment.get("task", "_name") != GLUE:
             return []
@@ -336,7 +336,7 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
 
 
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
-    """All cells of a study, seed by seed; `asked` has the choices given for an axis in place of its own.
+    """All cells of a study, seed by seed; `asked` has the choices of an axis that replace the YAML's.
 
     A combination that does not exist is left out. Raises UserError for an unknown choice, for one of which
     no combination exists, and for flags that differ from cell to cell.
@@ -362,9 +362,9 @@ def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list
 def check_covered(
     study: Study, chosen: Sequence[Sequence[Choice]], cells: Sequence[Cell], asked: Collection[str]
 ) -> None:
-    """UserError for a choice of one of the `asked` axes that no cell has.
+    """UserError for a choice of an `asked` axis that no cell has.
 
-    If no axis was asked for, or there is no cell at all, those of every axis are checked.
+    Without asked axes, or without any cell, the choices of every axis are checked.
     """
     for (name, axis), choices in zip(study.axes.items(), chosen, strict=True):
         if cells and asked and name not in asked:

@@ -51,8 +51,8 @@ from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen
 
 COMMAND = "scripts/study.sh"
 SOURCE = "{source}"
-"""Where the words of a `prepare` say what --source names."""
-SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
+"""Stands for --source in the words of a `prepare`."""
+SECONDS_TO_END = 5  # for the workers of a killed command, which keep its locks until they end
 
 
 def parser_of(study: Study | None) -> Parser:
@@ -146,7 +146,7 @@ def asked_cells(study: Study, options: Namespace, flags: tuple[str, ...]) -> lis
         raise UserError(f"--out {out} is a file; name a folder")
     data = options.data.absolute() if options.data else None
     if data and not data.is_dir():
-        raise UserError(f"--data {data}: there is no such folder")
+        raise UserError(f"--data {data} is not a folder")
     start = getattr(options, "start", None)
     if start:
         start = import_quickly("lab.run.checkpoint").whole_checkpoint(start.absolute())
@@ -161,7 +161,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
     """The seconds that the cells without a record file take, by the study's records and begun runs.
 
     The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
-    not prepared here: then those of the same choices count. None where one of them cannot be known.
+    not prepared here: then those of the same choices count. None if any of them is unknown.
     """
     records = read_records(cells[0].plan.out, cells[0].study)
     ended = [(_choices(record), record["training"]) for record in records]
@@ -236,7 +236,7 @@ def show_status(cells: Sequence[Cell]) -> None:
 def show_commands(cells: Sequence[Cell]) -> None:
     """Print the fairseq-train command of every unfinished cell, after the same checks as a run.
 
-    Raises UserError for an --out or a setting with which the cell would be refused.
+    Raises UserError for an invalid --out or setting.
     """
     check_out(cells)
     check_arguments = import_quickly("lab.study.worker").check_arguments
@@ -296,7 +296,7 @@ def check_out(cells: Sequence[Cell]) -> None:
 
 
 def check_starts(cells: Iterable[Cell]) -> None:
-    """UserError for a cell whose checkpoint is not there."""
+    """UserError for a cell whose checkpoint is missing."""
     for cell in cells:
         path = cell.start
         if path is None and cell.study.start == GIVEN:
@@ -309,8 +309,8 @@ def check_starts(cells: Iterable[Cell]) -> None:
 def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
     """Check the data of the cells; missing ones are prepared from `source`, or by download.
 
-    The raw data are named by `--from`, or where the study writes {source}. Raises UserError for data that are
-    missing and that the study does not know how to prepare.
+    The raw data are named by `--from`, or where the study writes {source}. Raises UserError for missing data
+    that the study does not know how to prepare.
     """
     folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
     missing = [folder for folder in folders if not folder.is_dir()]
@@ -362,7 +362,7 @@ def run_script(script: str, *arguments: str | Path) -> None:
 def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
     """Keep other commands out of the folders of the cells' choices of the first axis; gives the descriptors.
 
-    Those of other choices may run at the same time, as the jobs of an array do.
+    Other choices may run at the same time, as in the jobs of an array.
     """
     folders = {cell.plan.out / next(iter(cell.values.values())) for cell in cells}
     with ExitStack() as stack:
@@ -375,7 +375,7 @@ def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
 
 
 def remove_lone_lock(folder: Path) -> None:
-    """Remove the lock, while it is held, of a folder in which there is nothing else."""
+    """Remove the lock, while it is held, of an otherwise empty folder."""
     if [path.name for path in folder.iterdir()] == [LOCK]:
         (folder / LOCK).unlink()
 
@@ -385,7 +385,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     missing = []
     for cell in cells:
         if cell.record():
-            prune(cell)  # a kill may have come between its record and this
+            prune(cell)  # a kill may have come between writing the record and this line
         else:
             missing.append(cell)
     where = shown_path(cells[0].plan.out) if cells else ""
@@ -395,7 +395,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
 
 
 def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
-    """Where all cells are finished, remove the weights of all but the best run, and say where those are."""
+    """Where all cells are finished, remove the weights of all but the best run, and print where those are."""
     for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
         records = [record for cell in group if (record := cell.record())]
         scores = [best.order(value) for value in numbers(best.figure, records)]

@@ -1,7 +1,7 @@
 """A study's YAML, read into the classes of schema.py; docs/studies.md describes the keys.
 
-Each part of the YAML has a class of `Keys`, which pydantic fills: it decides which keys there are and of what
-type. The functions `read_...` check what depends on other parts, such as a row that is not an axis.
+Each part of the YAML has a class of `Keys`, which pydantic fills: it decides which keys exist, and their
+types. The functions `read_...` check what depends on other parts, such as a row that is not an axis.
 """
 
 import re
@@ -54,13 +54,13 @@ from lab.verdicts import (
 
 REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
 SAME = ("about", "asks", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
-"""Keys that a study has as they are written."""
+"""Keys that a study takes over unchanged."""
 RESERVED = ("label", "config", "seeds", "on_request")
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
 OPTIONS += ("seed", "tuning")
 """Names that no axis may have: the options of scripts/study.sh, and keys of a record."""
 FOLDER = re.compile(r"[^./\0-][^/\0]*")
-"""A value of an axis, which is the name of a folder, too."""
+"""A value of an axis, also the name of a folder."""
 INTERPOLATION = "${"
 TEXTS = ("about", "asks", "answer", "notes")
 """Keys of prose, in which nothing is interpolated."""
@@ -88,7 +88,7 @@ Only = dict[Text, Words]
 
 
 class Keys(BaseModel):
-    """The keys of a part of a study's YAML: a key without a value is as if it was not there."""
+    """The keys of a part of a study's YAML; a key without a value counts as missing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,7 +102,7 @@ class Keys(BaseModel):
 
 
 class StudyKeys(Keys):
-    """The whole YAML; the parts that have keys of their own are read one by one."""
+    """The whole YAML; parts with their own keys are read one by one."""
 
     about: Text
     evaluate: Text
@@ -238,7 +238,7 @@ EXPECTED = {
     "dict_type": "write keys and values",
     "model_type": "write keys and values",
 }
-"""What belongs there, by pydantic's type of a mistake; for other types in pydantic's words."""
+"""The expected value, by pydantic's type of a mistake; other types keep pydantic's message."""
 
 
 def validated(kind: type[SomeKeys], given: Any, where: str) -> SomeKeys:
@@ -341,7 +341,7 @@ def tables_of(path: Path, keys: StudyKeys) -> list[Any]:
 
 
 def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
-    """UserError for a setting that fairseq would fill in, perhaps from the environment of who runs it."""
+    """UserError for a setting that fairseq would fill in, perhaps from the user's environment."""
     for key, value in content.items():
         if key not in TEXTS and INTERPOLATION in str(value):
             raise UserError(
@@ -350,7 +350,7 @@ def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
 
 
 def check_figures(study: Study) -> None:
-    """UserError for a figure that no record can have: of the measure's, of training or about the cell."""
+    """UserError for a figure that neither the measure, nor the training, nor the cell has."""
     known = [*MEASURES[study.evaluate].figures.split(), *OF_TRAINING]
     for what, figure in study.figures():
         name = ".".join(figure.path)
@@ -363,7 +363,7 @@ def check_figures(study: Study) -> None:
 
 
 def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> None:
-    """UserError for a table whose rows join, like seeds, choices of an axis that are `apart` in another."""
+    """UserError for a table whose rows join choices of an axis that another table keeps `apart`."""
     for axis, spec in product(sorted(apart), specs):
         if axis not in spec.rows and len(spec.only.get(axis, ())) != 1:
             raise UserError(
@@ -373,7 +373,7 @@ def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> 
 
 
 def read_extras(path: Path, keys: StudyKeys, axes: Mapping[str, Axis]) -> bool:
-    """The key `extras`, once called `hooks`; UserError where the study lacks what they show."""
+    """The key `extras`, once called `hooks`; UserError where the study lacks their axes."""
     chosen, wanted = MEASURES[keys.evaluate], keys.extras or bool(keys.hooks)
     if wanted and not (chosen.extras and set(chosen.needs) <= set(axes)):
         needed = f" without the axes {', '.join(chosen.needs)}" if chosen.extras else ""
@@ -391,7 +391,7 @@ def read_template(path: Path, key: str, given: str) -> str:
 
 
 def read_axis(path: Path, name: str, value: Any, config: str) -> Axis:
-    """An axis: a mapping of names to settings, or a list of values."""
+    """Read an axis: a mapping of names to settings, or a list of values."""
     if not str(name).isidentifier() or name in OPTIONS:
         raise UserError(
             f"{path}: {name!r} cannot name an axis; use letters, digits and _, and no option's name"
@@ -542,7 +542,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
 
 
 def as_list(given: Any) -> list[Any]:
-    """The value of a key that takes one thing or a list, as a list."""
+    """The value of a key that takes one value or a list, as a list."""
     return given if isinstance(given, list) else [given]
 
 
@@ -610,7 +610,7 @@ def read_bound(test: TestKeys, kind: str, where: str) -> Bound | None:
 
 
 def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
-    """UserError for a row that names no choice, where the axes have all of their choices in the YAML."""
+    """UserError for a row that names no choice, if the YAML declares all choices of the axes."""
     if not all(axis.closed for axis in axes.values()):
         return
     known = [name for axis in axes.values() for name in axis.choices]
@@ -629,7 +629,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     if keys.across and (len(rows) < 2 or keys.across != rows[-1]):
         raise UserError(f"{where}: across is {keys.across!r}; it must be the last of several axes in rows")
     if len(papers) > 1 and not keys.across:
-        raise UserError(f"{where}: several papers need across; put the others into tables of their own")
+        raise UserError(f"{where}: several papers need across; put the others into separate tables")
     return TableSpec(
         keys.title,
         {axis: axes[axis] for axis in rows},

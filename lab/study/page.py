@@ -1,4 +1,4 @@
-"""The page of a study: what it asks, the answer, tables with the papers' rows, verdicts, pictures, notes."""
+"""The page of a study: question, answer, tables with the papers' rows, verdicts, pictures, notes."""
 
 import json
 import os
@@ -56,11 +56,11 @@ from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""What reading a record raises that is not as it was written."""
+"""Exceptions of reading a record that was edited."""
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Lines of the prose of a page."""
 LOOK = 1
-"""Version of the pictures' look; a higher number has all of them drawn again."""
+"""Version of the pictures' look; a higher number redraws all of them."""
 SECONDS_TO_WRITE = 60
 """To wait for another process that publishes into the folder."""
 NOT_FILLED_IN = (
@@ -88,7 +88,7 @@ def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the words of an answer are made of: figures and verdicts of the records.
+    """Figures and verdicts of the records, for the words of an answer.
 
     A row is named by choices joined by "/", as in a claim, with that of the preset where there are several.
     """
@@ -141,7 +141,7 @@ class Answer:
         return sorted(medians, key=medians.__getitem__)
 
     def verdict(self, says: str, group: str = "") -> str:
-        """The outcome of the claim that says this, in the group named by a choice."""
+        """The outcome of the claim with these words, in the group named by a choice."""
         for name, records in groups_of(self.study, self.records).items():
             for claim, verdict in verdicts(self.study, records) if not group or group in name else ():
                 if claim.says == says:
@@ -157,9 +157,9 @@ class NotMeasured(Exception):
 
 
 def write_answer(study: Study, records: Sequence[Record]) -> str:
-    """What the study asks, what came out, and how many of the papers' claims came to which verdict.
+    """The question, the answer, and the number of the papers' claims by verdict.
 
-    The answer is filled in like notes; until all rows that it names are measured, a sentence stands for it.
+    The answer is filled in like notes; until all of its rows are measured, a sentence replaces it.
     """
     known = Answer(study, [record for record in records if OLDER not in record])
     words = {name: getattr(known, name) for name in ("median", "change", "points", "ranked", "verdict")}
@@ -179,7 +179,7 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
 def write_notes(study: Study, records: Sequence[Record]) -> str:
     """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax.
 
-    The YAML may be somebody else's: its notes see copies of strings, numbers, lists and mappings alone.
+    Since the YAML may be somebody else's, notes see only copies of strings, numbers, lists and mappings.
     """
     first = records[0]
     known = {
@@ -197,7 +197,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
 
 
 def fill_in(study: Study, key: str, known: Mapping[str, Any], first: Record) -> str:
-    """A template of the YAML with what it may use, in jinja2's sandbox; UserError where that fails."""
+    """A template of the YAML, rendered in jinja2's sandbox; UserError if that fails."""
     try:
         sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
         return refilled(sandbox.from_string(getattr(study, key)).render(known).strip())
@@ -239,7 +239,7 @@ def write_group(
 
 
 def tuned_table(study: Study, records: Sequence[Record]) -> str:
-    """What tuning tried for each row and the values it chose; empty if nothing was tuned."""
+    """The values that tuning tried for each row and those it chose; empty without tuning."""
     tuned = [record for record in records if "tuned" in record]
     if not tuned:
         return ""
@@ -275,7 +275,7 @@ def write_page(study: Study, records: Sequence[Record], pictures: Iterable["Pict
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a group of records: `draw` writes it from what the fingerprint `source` is of."""
+    """A picture of a group of records: `draw` writes it; `source` is the fingerprint of its data."""
 
     group: tuple[str, ...]
     path: Path
@@ -376,7 +376,7 @@ def note_of_older(records: Sequence[Record]) -> str:
 
 @contextmanager
 def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
-    """UserError, naming the record, where the extras of the measure miss something in what was measured."""
+    """UserError, naming the record, where the extras of the measure miss a figure."""
     try:
         yield
     except UserError:
@@ -384,7 +384,7 @@ def explained_records(study: Study, records: Sequence[Record], out: Path) -> Ite
     except MALFORMED as error:
         path = out / place_of(_malformed(study, records))
         raise UserError(
-            f"{shown_path(path)} lacks what the page shows, or has it in another form "
+            f"{shown_path(path)} lacks figures that the page shows, or has them in another form "
             f"({type(error).__name__}: {error}); move it away to measure its cell again"
         ) from error
 
@@ -401,7 +401,7 @@ def _malformed(study: Study, records: Sequence[Record]) -> Record:
 
 
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
-    """Bring the page, the pictures and the store in `out` up to date with the records; gives the stale files.
+    """Bring the page, the pictures and the store in `out` up to date with the records; returns stale files.
 
     With `check`, it only reports them. Processes publish into a folder one after another.
     """
@@ -434,7 +434,7 @@ def is_published(out: Path) -> bool:
 
 
 def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
-    """UserError for a file where the page of the study or a picture goes that was not generated."""
+    """UserError if a file that was not generated is in the place of the page or a picture."""
     for path in paths:
         if os.path.lexists(path) and not (is_generated(path) or is_early_page(study, path)):
             raise UserError(
@@ -457,9 +457,9 @@ def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) ->
 
 
 def check_one_setting(records: Sequence[Record], out: Path) -> None:
-    """UserError for records that no table can join: of other flags of the user's, or other data of a name.
+    """UserError for records that no table can join: with other flags of the user, or other data of one name.
 
-    Of a record to come, only the flags are known.
+    Only the flags of a future record are known.
     """
     if len({tuple(record["flags"]) for record in records}) > 1:
         raise UserError(

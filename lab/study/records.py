@@ -1,4 +1,4 @@
-"""The records of finished cells: read, checked, and what may be said of several of them.
+"""The records of finished cells: reading, checks, and the best choice.
 
 A record belongs to one cell, and its place says which: CHOICE/.../seedN.json below the folder of the study.
 With `best`, tables show for each choice of the other axes only the choice with the highest (or lowest) mean
@@ -30,15 +30,15 @@ from lab.study.schema import (
 PATTERN = "**/seed*.json"
 NAME = re.compile(r"seed\d+\.json")
 OLDER = "older"
-"""Key of a record, in memory only, that was measured with other settings than the study has now."""
+"""Key, in memory only, of a record that was measured with other settings than the study has now."""
 SHAPE = TypeAdapter(Record)
-"""What every record holds."""
+"""Keys of every record."""
 
 
 def read_records(folder: Path, study: Study) -> list[Record]:
     """The records of a study's cells in `folder`, without tuning.
 
-    They are in files of their own, or in the store of the folder; of one cell the file counts. The records of
+    They are in single files, or in the store of the folder; the file of a cell comes first. The records of
     other studies are passed over, as are files that lie deeper or less deep than a record.
 
     Raises:
@@ -54,7 +54,7 @@ def read_records(folder: Path, study: Study) -> list[Record]:
 
 
 def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
-    """The records of a study that have files of their own; raises UserError as `read_records` does."""
+    """The records of a study in single files; raises UserError as `read_records` does."""
     found = {}
     for path in sorted(folder.glob(PATTERN)):
         record = read_json(path)
@@ -72,7 +72,7 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
 
 
 def gather(folder: Path, study: Study, check: bool) -> list[Path]:
-    """Move the records of `folder` into its store, or only tell which would be; returns their files."""
+    """Move the records of `folder` into its store, or only list them; returns their files."""
     loose = loose_records(folder, study)
     if loose and not check:
         records = stored(folder) | {path.relative_to(folder): record for path, record in loose.items()}
@@ -131,7 +131,7 @@ def _is_cell(cell: Any, study: Study) -> bool:
 
 
 def settings_mark(record: Record) -> str:
-    """The fingerprint of the settings in a record: its own one, unless a start or named data add to that."""
+    """The fingerprint of the settings in a record: its own, unless that covers a start or named data."""
     return fingerprint([record["settings"], record["own_flags"]])
 
 
@@ -148,7 +148,7 @@ def _values(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
-    """The records of the best choice, marked with what it was chosen from; all of them without `best`.
+    """The records of the best choice, marked with the values tried; all of them without `best`.
 
     Raises UserError where no record has the figure that decides.
     """

@@ -99,7 +99,7 @@ def placement(place: int, jobs: int) -> dict[str, str]:
 
 @dataclass
 class RunningCell:
-    """A cell whose process runs at a `place`, and what shows it."""
+    """A running cell: its process, its `place`, and its progress."""
 
     cell: Cell
     place: int
@@ -152,7 +152,7 @@ class Follower:
         return self.file is not None
 
     def look(self) -> None:
-        """Show what has been written since the last look."""
+        """Show the lines written since the last call."""
         self.progress.wait()
         if not self.is_open():
             return
@@ -226,7 +226,7 @@ def wait_for_one(running: Sequence[RunningCell]) -> RunningCell:
 
 
 def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
-    """Say how a cell has ended; its line if it has failed."""
+    """Print how a cell has ended; returns its line if it has failed."""
     code, reason = ended.process.returncode, ended.reason()
     if children.was_stopped(code):
         print("stopped as asked; the same command resumes", flush=True)

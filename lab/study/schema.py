@@ -1,9 +1,9 @@
 """The classes of a study: axes, tables, claims, baselines, and the expressions that read a record.
 
 A column or a claim asks a record for `[factor*]path`, nothing else. A path such as `bits_per_dimension.test`,
-or `buckets.0.perplexity` for the first of a list, is looked up in what the measure found, then in the
-figures of training, then in the whole record. A format is one of Python's for numbers, or `count`: in how
-many records the value is true. declaration.py reads the YAML; docs/studies.md describes the keys.
+or `buckets.0.perplexity` for the first of a list, is looked up in the figures of the measure, then of
+training, then in the whole record. A format is one of Python's for numbers, or `count`: in how many records
+the value is true. declaration.py reads the YAML; docs/studies.md describes the keys.
 """
 
 import math
@@ -82,7 +82,7 @@ def follow(value: Any, path: Iterable[str], absent: Any = None) -> Any:
 
 
 def parse_expression(text: Any, where: str) -> Expression:
-    """The expression that `text` writes; UserError, naming the place `where`, for anything else."""
+    """The expression in `text`; UserError, naming the place `where`, for anything else."""
     match = EXPRESSION.fullmatch(str(text))
     if not match:
         raise UserError(f"{where}: {text!r} is not an expression; write one such as accuracy or 100*accuracy")
@@ -104,7 +104,7 @@ def row_name(key: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of an axis: what it adds to the flags, and what stands for it in the path of the YAML.
+    """An option of an axis: its additional flags, and its word in the path of the YAML.
 
     `seeds` is the most seeds that it is run with, None for all of the study's; with `on_request` it runs only
     if the command names it.
@@ -183,7 +183,7 @@ class PaperColumn:
 
 
 def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> list[Record]:
-    """The records whose choice of each axis in `only` is one of those there."""
+    """The records whose choice of each axis in `only` is listed there."""
     return [
         record for record in records if all(record["cell"].get(axis) in names for axis, names in only.items())
     ]
@@ -365,7 +365,7 @@ class Study:
     extras: bool
 
     def figures(self) -> Iterator[tuple[str, Expression]]:
-        """Every figure that the study asks a record for, and what asks for it."""
+        """Every figure that the study asks a record for, and who asks for it."""
         for column in (column for spec in self.tables for column in spec.columns):
             yield f"the column {column.title!r} shows", column.figure
         for claim in self.claims:

@@ -60,7 +60,7 @@ def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
 
 
 def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
+    """The cells with the tuned values; cells without a chosen value are left out."""
     one_of_each = {tuple(cell.values.items()): cell for cell in cells}
     chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
     return [

@@ -39,7 +39,7 @@ from lab.study.tuning import tried
 
 
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
-    """The arguments as fairseq-train reads them; UserError for mistakes that show without data."""
+    """The arguments as fairseq-train reads them; UserError for mistakes that can be found without data."""
     read_experiment(cell.config)
     read = checked(arguments)
     if read.task not in MEASURES[cell.study.evaluate].tasks:
@@ -51,7 +51,7 @@ def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
 
 
 def plan_of(cell: Cell, gpu: bool) -> RunPlan:
-    """The training of a cell, once everything that can be wrong before it has been checked.
+    """The training of a cell, after all checks that are possible beforehand.
 
     Raises UserError; writes nothing.
     """
@@ -70,7 +70,7 @@ def plan_of(cell: Cell, gpu: bool) -> RunPlan:
 
 
 def trained(cell: Cell, plan: RunPlan) -> dict[str, Any]:
-    """Train the cell, and return what its record says besides the figures of training and measure.
+    """Train the cell; returns the entries of its record besides the figures of training and measure.
 
     A run that tries a value of a tuned setting may diverge.
     """
@@ -134,7 +134,7 @@ def work(cell: Cell) -> None:
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Within it, whatever this process and its children print goes to the end of `log`."""
+    """Inside the block, all output of this process and its children is appended to `log`."""
     kept = os.dup(1), os.dup(2)
     sys.stdout.flush()
     with open_to_append(log) as file:
@@ -157,7 +157,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     warn_only()
     cell = cell_of(*sys.argv[1:])
-    sys.argv = command_of(cell)  # what a record names as its command
+    sys.argv = command_of(cell)  # the command in the record
     started = time.monotonic()
     try:
         work(cell)

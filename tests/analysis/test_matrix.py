@@ -53,7 +53,7 @@ def output_from_matrix(module, key, x, padding):
 def test_matrix_times_values_is_the_output(key, causal, padded):
     module = build(key, causal, torch.float64)
     with torch.no_grad():
-        for parameter in module.parameters():  # biases and learned mixtures are not what they start with
+        for parameter in module.parameters():  # biases and learned mixtures leave their initial values
             parameter.add_(0.1 * torch.randn_like(parameter))
     _, mask = ragged(LENGTH, 3)
     x = torch.randn(LENGTH, 3, 12, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""FLASH and FLASH-quad: the authors' arrays, the formula position by position, what they are built from."""
+"""FLASH and FLASH-quad: the authors' arrays, the formula position by position, and their parts."""
 
 import pytest
 import torch

@@ -175,7 +175,7 @@ def test_autocast_does_not_round_the_sums(causal):
 
 
 def test_a_backward_pass_within_autocast_does_not_round_the_sums_either():
-    """The causal form has a derivative of its own; PyTorch's products would round the sums."""
+    """The causal form has its own derivative; PyTorch's products would round the sums."""
     tensors = [x.requires_grad_() for x in inputs(90, dtype=torch.float32)]
     out = lln_attention(*tensors, alpha=2.0, beta=2.0, causal=True).sum()
     expected = torch.autograd.grad(out, tensors, retain_graph=True)

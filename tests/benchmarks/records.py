@@ -17,7 +17,7 @@ ENVIRONMENT = {**SESSION, "device": "cpu"}
 def results(
     module: ModuleType, names: Iterable[str], answer: Callable[[dict[str, Any]], Any], *words: str
 ) -> dict[str, Any]:
-    """What a benchmark would have written of the architectures `names` on a CPU.
+    """The results of a benchmark of the architectures `names` on a CPU.
 
     `answer(case)` is what was measured, or a status; `words` are the rest of the command line.
     """

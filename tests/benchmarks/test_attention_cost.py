@@ -1,4 +1,4 @@
-"""Attention alone and the speech encoder: what a case computes, reports, tiny runs. No times are judged."""
+"""Attention alone and the speech encoder: the work of a case, reports, tiny runs. No times are judged."""
 
 import pytest
 import torch

@@ -51,7 +51,7 @@ TIMED = {
     ),
     "speech_cost": (speech_cost.COMPARED, Size(layers=1, width=12, heads=2, vocabulary=5), 40, 12 * 40),
 }
-"""Architectures whose steps are timed, their size, the length, and what their parameters exceed."""
+"""Architectures whose steps are timed, their size, the length, and a lower bound on their parameters."""
 
 
 def module_of(name):
@@ -129,7 +129,7 @@ def test_cases_take_turns_over_all_lengths(name):
 
 @pytest.fixture
 def measured_here(monkeypatch) -> None:
-    """Cases are measured in the test's own process; processes of their own have tests of their own."""
+    """Cases are measured in the test's own process; separate processes have separate tests."""
 
     def run_case(case: dict[str, Any], time_limit: float) -> dict[str, Any]:
         measures = runpy.run_path(case["benchmark"])["MEASURES"]

@@ -1,4 +1,4 @@
-"""Drawing images: what a case measures, which are left out, the report, a tiny run. No times are judged."""
+"""Drawing images: the work of a case, cases left out, the report, a tiny run. No times are judged."""
 
 import pytest
 

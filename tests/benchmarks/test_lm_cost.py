@@ -1,4 +1,4 @@
-"""The cost benchmark: which cases run, what its report says. No times are judged."""
+"""The cost benchmark: its cases and its report. No times are judged."""
 
 import pytest
 

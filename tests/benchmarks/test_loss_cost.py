@@ -1,4 +1,4 @@
-"""The losses that loss_cost.py compares compute the same, and its report says what was measured."""
+"""The losses that loss_cost.py compares compute the same, and its report has the figures."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What packed_cost.py compares computes the same; its report says what was measured. No times are judged."""
+"""The forms in packed_cost.py compute the same; its report has the figures. No times are judged."""
 
 import numpy as np
 import pytest

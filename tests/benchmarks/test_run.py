@@ -30,7 +30,7 @@ VISITS = {"10": [1.0], "100": [1.0]}
 
 
 def answer(question):
-    """What a worker finds."""
+    """The answer of a worker."""
     if question["kind"] == "decoding":
         return {"status": "ok", "token_seconds": {"10": 1.0, "100": 1.0}, "visit_seconds": VISITS}
     return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}

@@ -1,4 +1,4 @@
-"""What one case measures, on tiny models; whatever ends the process of one becomes a record."""
+"""The figures of one case, on tiny models; any end of its process becomes a record."""
 
 import subprocess
 import textwrap
@@ -101,7 +101,7 @@ def processes_not_forks(monkeypatch):
 
 @pytest.fixture
 def answer_of(tmp_path, monkeypatch):
-    """What comes back from a worker of a few lines, with `case` and `answer` at hand."""
+    """The answer of a worker of a few lines, with `case` and `answer` at hand."""
 
     def run(body: str, time_limit: float = 60) -> dict:
         head = """

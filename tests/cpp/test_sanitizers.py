@@ -85,7 +85,7 @@ def test_kernels_on_aarch64(root, tmp_path):
 
 
 def sanitizer_runtimes() -> list[str]:
-    """What Python must load first; empty where the compiler has none."""
+    """The library that Python must load first; empty if the compiler has none."""
     names = [] if COMPILER is None or "g++" not in COMPILER else ["libasan.so", "libubsan.so"]
     find = partial(subprocess.run, capture_output=True, text=True, check=True)
     paths = [find([COMPILER, f"-print-file-name={name}"]).stdout.strip() for name in names]

@@ -122,7 +122,7 @@ def test_label_smoothing_that_cannot_be():
     with pytest.raises(UserError, match="--label-smoothing is 1.5; it must be from 0 to 1"):
         cross_entropy(label_smoothing=1.5)
     options = {"ddp_backend": "pytorch_ddp", "label_smoothing": 0.1}
-    with pytest.raises(UserError, match="chunked_masked_lm has no label smoothing"):
+    with pytest.raises(UserError, match="chunked_masked_lm does not smooth labels"):
         ChunkedMaskedLm(chunked.ChunkedMaskedLmConfig(**options), TASK)
 
 

@@ -1,4 +1,4 @@
-"""What the fault tests share: a small run to break, and the library that breaks it at one system call."""
+"""Shared by the fault tests: a small run to break, and the library that breaks it at one system call."""
 
 import subprocess
 from pathlib import Path

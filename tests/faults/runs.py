@@ -1,4 +1,4 @@
-"""Training runs in processes of their own, broken off at will."""
+"""Training runs in separate processes, broken off at will."""
 
 import os
 from collections import defaultdict
@@ -39,7 +39,7 @@ def losses(folder: Path) -> dict[int, list[float]]:
 
 
 def longer(*faults, fast: int = 1):
-    """What to break off at: all `faults` if more than one round is asked for, else only the first ones."""
+    """Where to break off: all `faults` if more than one round is requested, else only the first ones."""
     return faults if ROUNDS > 1 else faults[:fast]
 
 

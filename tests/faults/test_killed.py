@@ -79,7 +79,7 @@ def test_killed_at_random(training, unbroken, tmp_path, when, seed, record_prope
 @pytest.mark.fault("killed at system calls")
 @pytest.mark.parametrize("calls", longer(*SYSTEM_CALLS))
 def test_killed_while_saving(training, unbroken, tmp_path, calls, record_property):
-    """One after another, each as the run resumes from what the kill before has left."""
+    """One after another, each as the run resumes from the state after the previous kill."""
     record_property("times", len(SYSTEM_CALLS[calls]))
     for fault in SYSTEM_CALLS[calls]:
         assert training.run(tmp_path, fault=fault) == [-signal.SIGKILL], fault

@@ -63,7 +63,7 @@ def run(training, words: list[str], out: Path, fault: dict[str, str] | None = No
 
 
 def records(out: Path) -> dict[str, dict]:
-    """The records in `out` without what depends on machine and time."""
+    """The records in `out` without entries that depend on machine and time."""
     found = {}
     for path in out.rglob("seed*.json"):
         record = json.loads(path.read_text())
@@ -73,7 +73,7 @@ def records(out: Path) -> dict[str, dict]:
 
 
 def files(out: Path) -> set[str]:
-    """What lies in `out`, less the curves for TensorBoard: each start begins a file of its own."""
+    """The files in `out`, without the curves for TensorBoard: each start begins a new file."""
     found = (path.relative_to(out) for path in out.rglob("*") if path.is_file())
     return {str(path) for path in found if "tensorboard" not in path.parts}
 

@@ -14,7 +14,7 @@ STUDY = "study copy --preset tiny --method elu --seeds 1 -- --train-samples 160 
 
 
 def refused(training, words: list[str], sign: str) -> str:
-    """What a second command says that starts once the first has printed `sign`; the first then ends well."""
+    """The output of a second command, started once the first has printed `sign`; the first then succeeds."""
     first = training.start(words)
     while sign not in first.stdout.readline():
         assert first.poll() is None

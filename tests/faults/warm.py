@@ -21,7 +21,7 @@ MOST = 1 << 16  # bytes of a message
 
 
 def serve(tests: socket.socket) -> None:
-    """Start what the tests ask for, and say how it ended, until they have gone."""
+    """Start the processes that the tests request, and report their ends, until the tests have gone."""
     while True:
         message, files, *_ = socket.recv_fds(tests, MOST, 2)
         if not message:

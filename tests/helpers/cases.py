@@ -26,7 +26,7 @@ def firstly(number: int, values: Iterable[object]) -> list[Any]:
 
 
 def exhaustive(*values: object) -> Any:
-    """For `parametrize`: a further case of what another one shows."""
+    """For `parametrize`: a case that is similar to another one."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
@@ -39,7 +39,7 @@ def seed() -> None:
 
 @contextmanager
 def case(*about: object) -> Iterator[None]:
-    """Begin as a test of its own would; an error says in which case it happened."""
+    """Begin as a separate test would; an error names its case."""
     seed()
     try:
         yield

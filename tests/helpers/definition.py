@@ -110,7 +110,7 @@ def assert_exact_enough(
     define = definition if bounds is None else partial(definition_of_packed, bounds=bounds)
     truth, plain = (define(*x, normalize, log_decay, scale) for x in (wide, given))
     dtype = given[0].dtype
-    # Below, with one feature the normalised output hardly depends on q and k: what is left is rounding.
+    # Below, with one feature the normalised output hardly depends on q and k: the rest is rounding.
     floor = 4 * torch.finfo(dtype).eps * float(given[4].norm())
     for which, (f, t, p) in enumerate(zip(found, truth, plain, strict=False)):
         assert f.shape == t.shape and f.isfinite().all()

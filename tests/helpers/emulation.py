@@ -123,7 +123,7 @@ def emulate(
 
 
 def emulate_step(library, q, k, v, state, normalize, decay=None, order=0, at_end=True):
-    """Output and new state of one decoding position; what the kernel does not write stays NaN.
+    """Output and new state of one decoding position; numbers that the kernel does not write stay NaN.
 
     `decay` is e^log_decay, `(H,)` or `(B, H)`, H as of k.
     """
@@ -152,7 +152,7 @@ def _call(function, shape: list[int], *options, arrays: list[torch.Tensor], orde
 
 
 def norm_step(library, *given, order=0, at_end=True):
-    """As `decoding.norm_step`; what the kernel does not write stays NaN."""
+    """As `decoding.norm_step`; numbers that the kernel does not write stay NaN."""
     *tensors, state, one_plus = given
     tensors = [x.contiguous() for x in (*tensors, state)]
     q, state = tensors[0], tensors[-1]

@@ -1,4 +1,4 @@
-"""What the tests of the RoBERTa commands start from: a tiny text, an experiment on it, tiny GLUE tasks."""
+"""Inputs for the tests of the RoBERTa commands: a tiny text, an experiment on it, tiny GLUE tasks."""
 
 import random
 import sys

@@ -82,12 +82,12 @@ def start(command: Sequence[object], **options: Any) -> Running:
 def run(
     command: Sequence[object], check: bool = False, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command line; `check` raises what it printed if it fails, `timeout` is as in `subprocess.run`."""
+    """Run a command line; `check` raises its output if it fails, `timeout` is as in `subprocess.run`."""
     return start(command, **options).wait(check, timeout)
 
 
 class Popen:
-    """What `children.py` and its users need of `subprocess.Popen`; the output goes to the log `stdout`."""
+    """The part of `subprocess.Popen` that `children.py` and its users need; `stdout` is a log."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ def measure(
 
 
 def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
-    """Modules, their attributes, and the values with which what they start is a fork."""
+    """Modules, their attributes, and values with which their processes are forks."""
     return [
         (children, "subprocess", subprocess_with(Popen=partial(Popen, context=context))),
         (worker, "subprocess", subprocess_with(run=partial(measure, context=context))),
@@ -141,13 +141,13 @@ def subprocess_with(**replaced: Any) -> SimpleNamespace:
 
 
 def _lead_group(*command: Any) -> None:
-    """`_main` in a process group of its own."""
+    """`_main` in its own process group."""
     os.setpgrp()
     _main(*command)
 
 
 def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: dict[str, str]) -> None:
-    """In the child: what `python -m MODULE ARGUMENTS` does."""
+    """In the child: the same as `python -m MODULE ARGUMENTS`."""
     for descriptor, log in enumerate(logs, start=1):
         with log.open("ab") as file:
             os.dup2(file.fileno(), descriptor)

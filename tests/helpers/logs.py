@@ -1,4 +1,4 @@
-"""Logs of training: what they say, a made-up one of a run that was resumed, and waiting for a line of one."""
+"""Logs of training: reading them, waiting for a line, and a made-up log of a resumed run."""
 
 import json
 import time
@@ -14,7 +14,7 @@ def updates(log: str) -> list[Entry]:
 
 
 def losses(log: str) -> dict[int, float]:
-    """The training loss of each update; what a resumed run repeats counts as it was the last time."""
+    """The training loss of each update; of updates that a resumed run repeats, the last one."""
     return {int(record["num_updates"]): record["loss"] for record in updates(log)}
 
 

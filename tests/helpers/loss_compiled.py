@@ -31,7 +31,7 @@ class Recorded:
 
 
 def launches(capability: int, dtype: torch.dtype, width: int, rows: int, words: int) -> dict[str, tuple]:
-    """Kernel, arguments and constants of what forward and backward launch, by name."""
+    """Kernel, arguments and constants of the launches of forward and backward, by name."""
     found: dict[str, tuple] = {}
     recorded = mock.Mock(**{name: Recorded(name, found) for name in NAMES})
     x, weight = (torch.zeros(n, width, dtype=dtype, requires_grad=True) for n in (rows, words))

@@ -1,4 +1,4 @@
-"""Small prepared tasks of Long Range Arena in the layout of data-prep/lra.sh, and what models ask of them."""
+"""Small prepared tasks of Long Range Arena in the layout of data-prep/lra.sh, and a stand-in for the task."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ SHORT = {
 
 
 def lra_task(task: str, pipeline: str = "skyformer", length: int | None = None) -> SimpleNamespace:
-    """What a model asks of the task `lra`."""
+    """The attributes of the task `lra` that a model reads."""
     symbols = SYMBOLS[pipeline].get(task)
     inputs = ("input0", "input1") if task == "retrieval" else ("input0",) if symbols else ("pixels",)
     data = SimpleNamespace(length=length or LENGTHS[task], inputs=inputs, classes=("",) * CLASSES[task])

@@ -1,4 +1,4 @@
-"""Every mechanism with every option that changes what it computes: what the tests of the laws run over."""
+"""Every mechanism with every option that changes its results: the cases of the tests of the laws."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Folders that the processes of a parallel run share, so that what fills them is done once."""
+"""Folders that the processes of a parallel run share, so that they are filled once."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ def filled_once(tmp_path_factory, name: str, fill: Callable[[Path], object]) -> 
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # what a try that failed has left
+                shutil.rmtree(folder, ignore_errors=True)  # leftovers of a failed attempt
                 folder.mkdir()
                 fill(folder)
                 done.touch()

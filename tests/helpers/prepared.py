@@ -14,7 +14,7 @@ from tests.helpers import forked
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """What a folder says that it holds."""
+    """The manifest's description of a folder."""
     return json.loads((folder / "preparation.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""hydra's composition of a configuration, without what takes half of a tiny training's time."""
+"""hydra's composition of a configuration, without the part that takes half of a tiny training's time."""
 
 import copy
 import inspect

@@ -38,7 +38,7 @@ SMALL_PARTS = {
 
 
 def task(words: int) -> SimpleNamespace:
-    """What a model asks of fairseq's masked_lm task."""
+    """The attributes of fairseq's masked_lm task that a model reads."""
     vocabulary = dictionary(words)
     return SimpleNamespace(
         source_dictionary=vocabulary, target_dictionary=vocabulary, max_positions=lambda: 512

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`, their content by name, in a `with` block, and keeps what it was asked.
+    """Serves `files`, their content by name, in a `with` block, and keeps the requests.
 
     Args:
         cut: bytes at most in the first answer.
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(with_content=True)
 
     def answer(self, with_content: bool) -> None:
-        """Send a file, what is left of it, or a status."""
+        """Send a file, the rest of it, or a status."""
         server, name = self.server, urlsplit(self.path).path.lstrip("/")
         wanted = self.headers.get("Range")
         server.asked.append((self.command, name))

@@ -19,7 +19,7 @@ from tests.helpers.triton_compiled import compiled, specialisation
 def launches(
     dtype: torch.dtype, heads: int, dim: int, size: int, length: int, batch: int
 ) -> dict[str, tuple]:
-    """Kernel, arguments and constants of what forward and backward launch, by title."""
+    """Kernel, arguments and constants of the launches of forward and backward, by title."""
     found: dict[str, tuple] = {}
 
     def record(name, like, grid, *given, **constants):

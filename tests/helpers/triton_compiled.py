@@ -1,9 +1,9 @@
-"""Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`,
-with `:packed` behind it for packed sequences, or `:decayed` for decays.
+"""Compile the launches of the Triton backend for absent GPUs: `capability:dtype:D:M:normalize ...`, with
+`:packed` behind it for packed sequences, or `:decayed` for decays.
 
 Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. With
-"variants" alone, the kernels of which another batch or length needs another compilation. Runs in a process of
-its own, without TRITON_INTERPRET.
+"variants" alone, the kernels of which another batch or length needs another compilation. Runs in a separate
+process, without TRITON_INTERPRET.
 """
 
 import json
@@ -37,7 +37,7 @@ def launches(
     batch: int = 1,
     rows: int = 4096,
 ) -> list[tuple[str, Any, tuple, dict]]:
-    """Title, kernel, arguments and constants of what forward, backward and a step launch, once each."""
+    """Title, kernel, arguments and constants of the launches of forward, backward and a step, once each."""
     found: dict[str, tuple] = {}
 
     def record(like, kernel, grid, *arguments, **constants):

@@ -1,4 +1,4 @@
-"""A kernel that rounds as the Triton kernels round what they multiply."""
+"""A kernel that rounds as the Triton kernels round their factors."""
 
 import triton
 import triton.language as tl

@@ -60,7 +60,7 @@ def serve() -> None:
 
 
 def warm() -> None:
-    """What each training composes, once; hydra's warnings count again afterwards."""
+    """The configuration that each training composes, once; hydra's warnings count again afterwards."""
     sys.path.insert(0, str(ROOT))
     import_module("tests.helpers.registry").share()
     sys.path.pop(0)

@@ -1,4 +1,4 @@
-"""The last import of a process that commands are forked from: what each of them would do for itself."""
+"""The last import of a process that commands are forked from: work that each would do for itself."""
 
 import gc
 

@@ -36,7 +36,7 @@ Refusal = Callable[..., str]
 
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
-    """What commands called in this process start are forks of a process that has imported fairseq."""
+    """Commands called in this process start forks of a process that has imported fairseq."""
     with pytest.MonkeyPatch.context() as patch:
         for change in forked.patches():
             patch.setattr(*change)
@@ -102,7 +102,7 @@ def refused(call) -> Refusal:
 
 @pytest.fixture
 def kill(root) -> Callable[..., None]:
-    """Runs a command in a process group of its own and kills (-9) it when its log says `sign`."""
+    """Runs a command in its own process group and kills (-9) it when its log says `sign`."""
 
     def run(command: Command, arguments: list[object], log: Path, sign: str) -> None:
         name = command if isinstance(command, str) else command.__name__.removeprefix("lab.")

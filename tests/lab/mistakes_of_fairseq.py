@@ -27,7 +27,7 @@ FAIRSEQ = [
         "dict.txt is not a fairseq dictionary",
     ),
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " empty "), "no dictionary empty/dict.txt"),
-    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " rows "), "test.bin is empty: the split holds"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " rows "), "test.bin is empty: the split has"),
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " order "), NOT_ITS_OWN),
     (f"generate data {LM} --prefix-size 2 --path encoder/checkpoint_last.pt", ENCODER),
     (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or not a fairseq checkpoint"),
@@ -54,7 +54,7 @@ FAIRSEQ = [
         "--allow-changed decoder_embed_dim",
         "does not fit the model: size mismatch for .*; give the settings it was trained with",
     ),
-    (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
+    (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the size of the batch is missing; give --batch-size or"),
     (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., but must be positive"),
     (
         f"{FAIRSEQ_TRAIN} --lr __import__('os').abort()",
@@ -68,7 +68,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --save-dir x/${{oc.env:HOME}}", r"--save-dir has a .*write the name itself"),
     (f"{EVAL_LM} ${{x}}.pt", r"--path has a .*write the name itself"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
-    (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
+    (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is missing"),
     (f"{FAIRSEQ_TRAIN} --log-file empty", "--log-file empty is not a file; name another file with"),
     *(
         (f"{command} --log-file data/dict.txt", "exists and is not a log of fairseq's; name another file")
@@ -180,7 +180,7 @@ FAIRSEQ = [
         f"{EVAL_LM} lm/checkpoint_last.pt --num-shards 2 --shard-id 7",
         "--shard-id is 7, but --num-shards is 2",
     ),
-    # what fairseq ignores or takes for something else
+    # settings that fairseq ignores or takes for something else
     (f"{VALIDATE} lm/checkpoint_last.pt --tokens-per-sample 4096", "4096, more than the 32 positions of the"),
     (f"{GENERATE} --num-shards 2", "--num-shards is for fairseq-eval-lm"),
     (f"{GENERATE} --beam 1 --nbest 5", "--nbest is 5, more than --beam, 1"),

@@ -47,7 +47,7 @@ def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
     begin(folder, "train.sh", "one")
     with pytest.raises(UserError, match="fingerprint one instead of two"):
         begin(folder, "train.sh", "two")
-    with pytest.raises(UserError, match="holds what other.sh has not written"):
+    with pytest.raises(UserError, match="holds files that other.sh has not written"):
         begin(folder, "other.sh", "one")
     assert (folder / "checkpoint").exists()
 
@@ -61,7 +61,7 @@ def test_a_run_killed_while_it_marked_its_folder_starts_again(tmp_path):
 @pytest.mark.parametrize("name", ["settings.json", "fingerprint", "result.json"])
 def test_the_folder_of_somebody_else_is_no_run_of_ours(tmp_path, name):
     (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match="holds what quickstart.sh has not written"):
+    with pytest.raises(UserError, match="holds files that quickstart.sh has not written"):
         begin(tmp_path, "quickstart.sh", "one")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -77,7 +77,7 @@ def test_what_a_full_disk_has_no_room_for_is_named(tmp_path):
     "write", [lambda path: write_json(path, {}), lambda path: write_durably(str(path), lambda file: None)]
 )
 def test_files_that_look_like_half_of_ours_are_kept(write, tmp_path):
-    """What a killed process has left goes with the next file of that name, unless one still writes it."""
+    """The next file of that name removes the leftovers of a killed process, unless one still writes them."""
     names = ("a.pt.part", "a.pt.tmp", ".part", "a.pt", ".notes123.a.pt.part", ".01234567.b.pt.tmp")
     for name in names:
         (tmp_path / name).write_text(name)

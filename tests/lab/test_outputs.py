@@ -1,4 +1,4 @@
-"""No command writes over anything but a result of its own: refused before the work, every byte kept."""
+"""No command writes over anything but its own results: refused before the work, every byte kept."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from lab.measure.commands import result_files
 from tests.helpers.commands import offered
 
 CONTENT = b'{"not": "ours"}\n'
-# A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
-# other names of `in.pt`; `notes` are somebody else's.
+# A command, and the file that it must leave alone. It reads `in.pt` and `in.json`; `link.pt` and `hard.pt`
+# are other names of `in.pt`; `notes` are somebody else's.
 FILES = [
     ("scripts/eval_ppl.sh in.pt data --out in.pt", "in.pt", "--out"),
     ("scripts/eval_ppl.sh in.pt data --out link.pt", "link.pt", "--out"),
@@ -130,7 +130,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def content_of(folder: Path) -> dict[str, bytes | None]:
-    """Every file and folder, with what it holds."""
+    """Every file and folder, with its content."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")

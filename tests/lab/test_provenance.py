@@ -29,7 +29,7 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
 
 
 def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
-    """Without comments and docstrings, the driver, what runs on the other device, and other mechanisms."""
+    """Without comments and docstrings, the driver, code of the other device, and other mechanisms."""
     files = {
         "benchmarks/lm_cost.py": "from benchmarks.models import Size\nfrom benchmarks.run import drive\n",
         "benchmarks/models.py": "import user_dir\n",

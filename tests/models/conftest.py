@@ -1,4 +1,4 @@
-"""Runs of the real fairseq commands in processes of their own."""
+"""Runs of the real fairseq commands in separate processes."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""What `--log-attention-statistics` logs, when, and that it changes nothing else."""
+"""`--log-attention-statistics`: its figures, their times, and that it changes nothing else."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from user_dir.analysis import attention_matrix, entropy, record_inputs, temperat
 
 
 def logged(model, batch, update):
-    """What one training forward of `model` logs in update number `update`, counted from 1."""
+    """The figures that one training forward of `model` logs in update number `update`, counted from 1."""
     model.train().set_num_updates(update - 1)
     with metrics.aggregate(new_root=True) as figures:
         model(batch)

@@ -1,4 +1,4 @@
-"""Each repair is needed: fairseq fails without it and works with it, in a process of its own."""
+"""Each repair is needed: fairseq fails without it and works with it, in a separate process."""
 
 import pickle
 import sys

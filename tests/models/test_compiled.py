@@ -64,7 +64,7 @@ def test_another_thread_still_asks_for_padding():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The shapes that a graph is asked for, which does what the model does."""
+    """The shapes for which a graph is requested; the graph does the same as the model."""
     shapes = []
 
     def compile_(function, fullgraph, dynamic, backend):

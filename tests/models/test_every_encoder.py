@@ -1,4 +1,4 @@
-"""What every encoder promises: padding on either side changes nothing, and a saved model gives the same.
+"""Laws of every encoder: padding on either side changes nothing, and a saved model gives the same.
 
 Also what the parts of several encoders have in common: one layer plan, samples, first values, limits.
 """

@@ -1,4 +1,4 @@
-"""What users of fairseq and PyTorch do with any model: prune, average, pickle, keep dropout, fine-tune."""
+"""Features of fairseq and PyTorch for any model: prune, average, pickle, keep dropout, fine-tune."""
 
 import copy
 import pickle

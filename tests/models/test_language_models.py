@@ -39,7 +39,7 @@ BATCH_STATISTICS = ("lln", "lln_diag")
 # Those whose decoding state grows with the text; that of transformer_ls by a vector a chunk.
 GROWING = ("softmax", "transformer_ls", "flash_quad", "tnn")
 models = pytest.mark.parametrize("key", MODELS)
-# Those of the attentions themselves have tests of their own (tests/attention/every).
+# Those of the attentions themselves have separate tests (tests/attention/every).
 LENGTHS = (1, 65, 150)
 lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
 

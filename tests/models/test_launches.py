@@ -1,4 +1,4 @@
-"""What TransNormer launches beside vanilla: counted exactly, and the same results as without fused steps."""
+"""Launches of TransNormer beside vanilla: counted exactly, and the same results as without fused steps."""
 
 import copy
 
@@ -63,7 +63,7 @@ def test_fused_steps_change_no_gradient(build, name):
 
 
 def test_joined_weights_stay_apart_for_all_others():
-    """They lie side by side after every change of the module, and are parameters of their own."""
+    """They lie side by side after every change of the module, and are separate parameters."""
     model = build_lm("transnormer_t1")
     state = {name: x.clone() for name, x in model.state_dict().items()}
 

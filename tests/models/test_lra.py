@@ -101,7 +101,7 @@ def test_black_pixels_are_seen_unless_masked(arch):
 
 
 def test_masked_pixels_keep_their_positions_and_nothing_else_enters():
-    """As softmax attention sees no order, leaving pixels out is what masking them in place is."""
+    """As softmax attention sees no order, leaving pixels out equals masking them in place."""
     model = build(task=PIXELS, mask_zero_pixels=True)
     image, length = pixels(2)
     x = model.input(image)

@@ -1,4 +1,4 @@
-"""Plain fairseq commands with the plugin refuse what would give a wrong figure or a traceback."""
+"""Plain fairseq commands with the plugin refuse settings that would give a wrong figure or a traceback."""
 
 import os
 import shutil

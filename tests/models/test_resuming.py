@@ -1,4 +1,4 @@
-"""Where training resumes: which checkpoints it refuses, what a finished run does, where Ctrl-C leaves it."""
+"""Where training resumes: refused checkpoints, finished runs, and runs after Ctrl-C."""
 
 import fcntl
 from types import SimpleNamespace

@@ -61,7 +61,7 @@ def test_no_memory_of_earlier_batches():
 
 
 def test_checkpoint_of_the_authors_fork_loads():
-    """Theirs is a model inside the decoder, with names of its own and a buffer that is computed here."""
+    """Theirs is a model inside the decoder, with its own names and a buffer that is computed here."""
     model, other = build(), build()
     renamed = {
         "embed_tokens.": "in_emb.",

@@ -14,7 +14,7 @@ from user_dir.models.fork_names import RETNET, TRANSNORMERLLM
 
 NAMES = ("retnet_lm", "transnormerllm", "gated_linear_lm")
 SIZE = {"decoder_embed_dim": 32, "decoder_layers": 3, "decoder_attention_heads": 4, "glu_dim": 48}
-# What the names in the golden file are in the released models.
+# Names in the golden file, and in the released models.
 RELEASED = (
     (r"mixers\.(\d+)\.theta", r"layers.\1.token_mixer.lrpe.theta"),
     (r"mixers\.(\d+)\.", r"layers.\1.token_mixer."),
@@ -73,7 +73,7 @@ def test_constants_of_another_retnet_are_refused(golden_dir, name, change):
     weights = {key: x.half() for key, x in weights.items()}
     build_lm("retnet_lm", 50, **SIZE, **GOLDEN["retnet_lm"][2]).load_state_dict(dict(weights))
     weights[f"retnet_rel_pos.{name}"] *= change
-    with pytest.raises(UserError, match=f"retnet_rel_pos.{name} of the checkpoint is not that of 4 heads"):
+    with pytest.raises(UserError, match=f"retnet_rel_pos.{name} of the checkpoint does not fit 4 heads"):
         build_lm("retnet_lm", 50, **SIZE, **GOLDEN["retnet_lm"][2]).load_state_dict(weights)
 
 

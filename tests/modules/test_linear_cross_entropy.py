@@ -13,7 +13,7 @@ PAD = 1
 
 @pytest.fixture(params=["torch", "own"])
 def way(request, monkeypatch):
-    """PyTorch's operator, or what replaces it where there is none."""
+    """PyTorch's operator, or its replacement where it is missing."""
     if request.param == "own":
         monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
     elif not hasattr(F, "linear_cross_entropy"):

@@ -1,4 +1,4 @@
-"""What the build finds on a machine: nvcc, its CUDA and torch's, and the GPUs to build for."""
+"""The build's findings on a machine: nvcc, its CUDA and torch's, and the GPUs to build for."""
 
 from unittest.mock import Mock
 

@@ -57,7 +57,7 @@ def test_the_same_inputs_give_the_same_bits(shape, dtype, normalize):
 
 @pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48)])
 def test_work_goes_to_the_current_stream(shape):
-    """What the stream does before must be seen, what it does after must wait."""
+    """Earlier work of the stream must be visible, later work must wait."""
     given = draw(shape)
     expected = causal_linear_attention(*given[:3], backend="cuda")
     stream, late = torch.cuda.Stream(), torch.zeros_like(given[0])

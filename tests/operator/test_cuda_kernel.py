@@ -168,7 +168,7 @@ def test_a_decay_of_0_hides_what_is_not_finite(library, dtype, normalize):
 @pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
 @pytest.mark.parametrize("bounds", [None, [0, 40, 40, 1100]], ids=["rows", "packed"])
 def test_heads_that_share_keys(library, bounds, device):
-    """They share states and decays as well, and the first of them alone writes what is kept."""
+    """They share states and decays as well, and only the first of them writes the kept states."""
     shape, batch = (1, 2, 1100, 9, 20), 2 if bounds is None else 1
     for dtype, normalize, scale in ((torch.float32, True, 1.0), (torch.bfloat16, False, 0.25)):
         given = list(draw((batch, *shape[1:]), dtype, normalize, strides="projected", group=3))

@@ -67,7 +67,7 @@ def steps(request):
 
 
 def tokens(batch, heads, dim):
-    """q, k, v with strides of their own, LRPE and its angles."""
+    """q, k, v with different strides, LRPE and its angles."""
     q, k, v = torch.randn(batch, 1, heads, dim, 3).unbind(-1)
     lrpe = LRPE(dim, 0.7).eval()
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), lrpe, lrpe.angles(torch.float32)

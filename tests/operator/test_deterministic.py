@@ -16,7 +16,7 @@ REFUSED = {"bincount", "histc", "kthvalue", "median", "put_", "cumprod"}
 
 
 class AsOnAGpu(TorchDispatchMode):
-    """Refuses what CUDA refuses in deterministic mode."""
+    """Refuses the operators that CUDA refuses in deterministic mode."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__

@@ -1,4 +1,4 @@
-"""Loading, falling back, `info`, and what the build does on machines that lack something."""
+"""Loading, falling back, `info`, and builds on machines that lack something."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def in_forks(code, cases, cwd):
 
 
 def copy_package(root, target):
-    """The sources of the package, without what was built of them."""
+    """The sources of the package, without its builds."""
     built = shutil.ignore_patterns("*.so", "_build.json", "__pycache__")
     shutil.copytree(root / "causal_linear_attention", target, ignore=built)
 
@@ -133,7 +133,7 @@ def test_info_passes_its_self_test(capsys):
 
 
 def build(root, tmp_path, **environment):
-    """Runs the build on a copy of the tree's build files, into a folder of its own."""
+    """Runs the build on a copy of the tree's build files, into a separate folder."""
     for name in ("setup.py", "build_kernels.py", "build_machine.py", "pyproject.toml"):
         shutil.copy(root / name, tmp_path)
     copy_package(root, tmp_path / "causal_linear_attention")

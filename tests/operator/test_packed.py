@@ -61,7 +61,7 @@ def loop(cu_seqlens, **options):
 
 
 def packing(chance):
-    """A random packing: what `draw` takes."""
+    """A random packing: the arguments of `draw`."""
     return {
         "lengths": [chance.choice(LENGTHS) for _ in range(chance.randint(1, 7))],
         "heads": chance.randint(1, 3),

@@ -1,4 +1,4 @@
-"""What "auto" selects: devices that the CUDA kernels cannot run on, what is said about it, and how often."""
+"""The choice of "auto": devices that the CUDA kernels cannot run on, the warning, and how often it comes."""
 
 import ctypes
 import dataclasses

@@ -74,5 +74,5 @@ def test_what_is_refused():
             radam(parameters, radam_clip_tensor=clip, fp16=True)
         radam(parameters, radam_clip_tensor=clip, fp16=True, fp16_no_flatten_grads=True)
     for kind in ("memory_efficient_fp16", "memory_efficient_bf16"):
-        with pytest.raises(UserError, match="has no memory-efficient form; use --bf16"):
+        with pytest.raises(UserError, match="lacks a memory-efficient form; use --bf16"):
             radam(parameters, **{kind: True})

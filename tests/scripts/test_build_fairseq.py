@@ -1,5 +1,5 @@
 # ruff: noqa: UP006, UP007, UP035, UP045  (types are written in fairseq's way)
-"""build_fairseq.py: what it changes in fairseq's sources, and what it refuses."""
+"""build_fairseq.py: its changes of fairseq's sources, and its refusals."""
 
 import argparse
 import hashlib

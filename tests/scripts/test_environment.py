@@ -1,4 +1,4 @@
-"""environment.py: when `.venv` is created again, and what a failed installation means."""
+"""environment.py: when `.venv` is created again, and messages for failed installations."""
 
 import fcntl
 import hashlib
@@ -136,13 +136,13 @@ def test_ready_for_the_python_that_was_chosen(made, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "meaning"),
     [
-        ("ERROR: No matching distribution found for torch==9", "has no such version"),
+        ("ERROR: No matching distribution found for torch==9", "lacks this version"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         ("NewConnectionError: Temporary failure in name resolution", "cannot be reached"),
         ("error: command '/usr/bin/gcc' failed", "command '/usr/bin/gcc' failed"),
         (
             "Looking in links: /wheels\nERROR: No matching distribution found for torch==9",
-            "WHEELHOUSE has no wheel",
+            "WHEELHOUSE lacks a wheel",
         ),
         ("", "it printed nothing"),
     ],
@@ -234,7 +234,7 @@ def wheelhouse(tmp_path, monkeypatch):
 
 @pytest.fixture(params=[False, True], ids=["pip", "uv"])
 def by_uv(request, tmp_path, monkeypatch) -> bool:
-    """Whether uv is there; pip has settings of its own."""
+    """Whether uv is there; pip has its own settings."""
     monkeypatch.setattr(environment, "VENV_PYTHON", sys.executable)
     monkeypatch.setattr(environment, "UV", tmp_path / "uv")
     for name in [name for name in os.environ if name.startswith("PIP_")]:

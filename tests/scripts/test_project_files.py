@@ -1,4 +1,4 @@
-"""Files that a forge and its tools read: what they repeat must agree."""
+"""Files that a forge and its tools read: repeated facts must agree."""
 
 import re
 import subprocess

@@ -151,7 +151,7 @@ SUMS = f"{'0' * 64}  torch-1-py3-none-any.whl\n{'0' * 64}  ../outside.whl\n"
     ],
 )
 def test_wheels_come_into_the_folder_itself(before, with_pip, tmp_path):
-    """It may be the current one, or a disk of its own, which nothing can replace."""
+    """It may be the current one, or a separate disk, which nothing can replace."""
     folder = tmp_path / "the wheels"
     folder.mkdir()
     (tmp_path / "outside.whl").touch()
@@ -317,7 +317,7 @@ def test_environment_of_somebody_else(fresh):
 
 @pytest.mark.slow
 def test_package_index_out_of_reach(fresh):
-    """What a failed set-up has left is cleared away by the next one."""
+    """The next set-up clears away the leftovers of a failed one."""
     unreachable = {
         "PYTHON": sys.executable,
         "PIP_CONFIG_FILE": os.devnull,

@@ -1,4 +1,4 @@
-"""Training on consecutive text: the streams, the states between batches, what cannot be."""
+"""Training on consecutive text: the streams, the states between batches, invalid settings."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ def test_processes_have_streams_of_their_own(task):
     seen = torch.cat([half[i]["target"].flatten() for half in halves for i in range(len(half))])
     assert len(halves[0]) == 5 and len(seen) == 20 * LENGTH
     assert torch.equal(seen.sort().values, torch.cat([blocks[i][1] for i in range(20)]).long().sort().values)
-    with pytest.raises(UserError, match="20 samples of 16 tokens makes no 21 streams"):
+    with pytest.raises(UserError, match="20 samples of 16 tokens cannot fill 21 streams"):
         Segments(blocks, LENGTH, 21, 0, 21)
 
 
@@ -139,7 +139,7 @@ def test_states_start_again_at_the_start_and_after_a_gap(task):
 def test_growing_states_are_refused(task):
     model = build_lm("linear_transformer_lm", decoder_attention="softmax")
     criterion = CrossEntropyCriterion(task, False)
-    with pytest.raises(UserError, match="that of this layer plan grows with the text"):
+    with pytest.raises(UserError, match="the state of this layer plan grows with the text"):
         for index in range(4):
             task.valid_step(task.dataset("train")[index], model, criterion)
 
@@ -164,8 +164,8 @@ def test_models_that_cannot(arch, options, message):
     [
         ({"batch_size": None}, "needs --batch-size"),
         ({"batch_size_valid": 1}, "leave --batch-size-valid out"),
-        ({"add_bos_token": True}, "no use for --add-bos-token"),
-        ({"sample_break_mode": "eos"}, "no use for --sample-break-mode"),
+        ({"add_bos_token": True}, "does not take --add-bos-token"),
+        ({"sample_break_mode": "eos"}, "does not take --sample-break-mode"),
     ],
 )
 def test_settings_that_cannot_be(setting, said, config):
@@ -175,5 +175,5 @@ def test_settings_that_cannot_be(setting, said, config):
 
 
 def test_a_limit_on_tokens_that_would_be_ignored(task):
-    with pytest.raises(UserError, match="no use for --max-tokens"):
+    with pytest.raises(UserError, match="does not take --max-tokens"):
         task.get_batch_iterator(task.dataset("train"), max_tokens=64)

@@ -1,4 +1,4 @@
-"""The task `image_classification`: batches, augmentation, exact accuracy, and what bad input gets."""
+"""The task `image_classification`: batches, augmentation, exact accuracy, and bad input."""
 
 import json
 from types import SimpleNamespace
@@ -166,7 +166,7 @@ def test_labels_that_cannot_be(folder):
         task.load_dataset("train")
     manifest = json.loads((folder / "preparation.json").read_text())
     (folder / "preparation.json").write_text(json.dumps({**manifest, "classes": []}))
-    with pytest.raises(UserError, match="has no class names"):
+    with pytest.raises(UserError, match="lacks class names"):
         classification_task(folder)
 
 

@@ -1,4 +1,4 @@
-"""The task `lra` and its criterion: folders, batches, exact accuracy, and what bad input gets."""
+"""The task `lra` and its criterion: folders, batches, exact accuracy, and bad input."""
 
 import json
 import shutil

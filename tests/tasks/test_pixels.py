@@ -1,4 +1,4 @@
-"""The task of pixels: images as tokens, their shape in the configuration, and what bad data get."""
+"""The task of pixels: images as tokens, their shape in the configuration, and bad data."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the papers measure on attention: its explicit matrix, and the measures on it.
+"""The papers' measures of attention, and its explicit matrix.
 
 TransNormer (Qin et al. 2022): local scores and gradients. LLN (Nahshan et al. 2024): temperature, entropy,
 spectral gap and log-normality. Matrices and measures are float64; nothing here is part of a model.

@@ -1,4 +1,4 @@
-"""What every attention of a model is given in a forward pass."""
+"""The inputs of all attentions of a model in a forward pass."""
 
 import re
 from collections import Counter

@@ -69,7 +69,7 @@ def entropy(matrix: Tensor) -> Tensor:
 def relative_entropy(matrix: Tensor) -> Tensor:
     """The mean of `H_i / log2(i + 1)` over the rows i from 1 on of causal matrices `(..., N, N)`; `(...)`.
 
-    1 is uniform attention to all that is visible, whatever the length.
+    1 is uniform attention to all visible positions, whatever the length.
     """
     most = torch.log2(torch.arange(1, matrix.shape[-1] + 1, device=matrix.device, dtype=torch.float64))
     used = ~zero_rows(matrix) & (most > 0)

@@ -34,7 +34,7 @@ def attention_matrix(
 
     Args:
         module: an attention of this project, or fairseq's `MultiheadAttention`.
-        x: `(N, B, D)`, what the module takes.
+        x: `(N, B, D)`, the input of the module.
         padding_mask: bool `(B, N)`, True at padding, which is at the end of a row and gets zeros.
         causal: for fairseq's attention only, which does not know it: a position sees no later ones.
 
@@ -53,7 +53,7 @@ def attention_matrix(
 
 @singledispatch
 def explicit(module: nn.Module, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
-    """`attention_matrix` of a float64 module in evaluation mode; `forms.py` adds what is not `attend`."""
+    """`attention_matrix` of a float64 module in evaluation mode; `forms.py` has forms other than `attend`."""
     raise UserError(
         f"{type(module).__name__} has no attention matrix; give one attention, not several in parallel"
     )

@@ -22,7 +22,7 @@ from .parts.state import DecodingState, State
 
 @dataclass
 class NoOptions:
-    """For mechanisms without options of their own."""
+    """For mechanisms without options."""
 
 
 class Attention(DecodingState, nn.Module):
@@ -34,8 +34,8 @@ class Attention(DecodingState, nn.Module):
 
     Class attributes:
         Options: the dataclass of its options; its fields become flags.
-        bidirectional_only: there is no causal form.
-        causal_only: there is no bidirectional form.
+        bidirectional_only: the mechanism lacks a causal form.
+        causal_only: the mechanism lacks a bidirectional form.
         replaces_feed_forward: a gated unit that is attention and feed-forward network in one.
 
     Args:
@@ -123,7 +123,7 @@ class Attention(DecodingState, nn.Module):
             attn_mask: None, or when causal fairseq's future mask `(N, N)`, -inf (or True) after each
                 position and 0 up to it. It is built in and not applied: its shape is checked, and on the CPU
                 its edges and diagonals, for on a GPU that would wait for the device at every step.
-            new_tokens: what the layers of a decoding step share; by default the module counts for itself.
+            new_tokens: shared by the layers of a decoding step; by default the module counts itself.
 
         Returns:
             `(N, B, D)` and None.
@@ -133,7 +133,7 @@ class Attention(DecodingState, nn.Module):
                 another key or value, a mask that it cannot apply (UserError for another `attn_mask` than the
                 future mask), or decoding when not causal.
         """
-        if new_tokens is None:  # else the model has checked what it was given
+        if new_tokens is None:  # else the model has checked its input
             self._check_call(query, key, value, incremental_state, attn_mask)
         if key_padding_mask is not None:
             check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
@@ -186,7 +186,7 @@ class Attention(DecodingState, nn.Module):
 
 
 def _is_future_mask(mask: Tensor, length: int) -> bool:
-    """Whether `mask` hides what is to come, as far as `Attention.forward` says that it looks."""
+    """Whether `mask` hides later positions, as far as `Attention.forward` checks it."""
     if not isinstance(mask, Tensor) or mask.shape != (length, length):
         return False
     if mask.device.type != "cpu" or torch.compiler.is_compiling() or length == 0:
@@ -239,7 +239,7 @@ class SelfAttention(JoinsMaps, Attention):
         raise NotImplementedError(f"{type(self).__name__} has no decode, which generation needs")
 
     def finish(self, x: Tensor) -> Tensor:
-        """What happens to the joined heads `(N, B, D)` before the output map: `norm`, if there is one."""
+        """Applied to the joined heads `(N, B, D)` before the output map: `norm`, if there is one."""
         return x if self.norm is None else self.norm(x)
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -270,9 +270,9 @@ class SelfAttention(JoinsMaps, Attention):
     def residual_step(
         self, x: Tensor, norm: nn.Module, new: NewTokens, incremental_state: dict[str, State]
     ) -> Tensor | None:
-        """`x + self(norm(x))` of single tokens `x: (1, B, D)` by the kernels; None where they cannot.
+        """`x + self(norm(x))` of single tokens `x: (1, B, D)` by the kernels; None if they do not apply.
 
-        They compute what is on both sides of `decode`; parts that were replaced or have hooks must be called.
+        They compute both sides of `decode`; parts that were replaced or have hooks must be called.
         """
         if self.backend not in BACKENDS_WITH_KERNELS or has_hooks(self):
             return None

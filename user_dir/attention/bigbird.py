@@ -70,7 +70,7 @@ class BigBirdAttention(SelfAttention):
         return join_blocks(out, length, dim=2)
 
     def _sparse(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, last: Tensor) -> Tensor:
-        """What each block sees of the blocks that it is given; all `(B, H, blocks, C, d)`."""
+        """Attention of each block to the given blocks; all `(B, H, blocks, C, d)`."""
         seen = self._seen_blocks(q.shape[2], last)
         keys, values = (gather_blocks(x, seen.clamp(0, q.shape[2] - 1)).flatten(3, 4) for x in (k, v))
         position = seen[..., None] * q.shape[3] + torch.arange(q.shape[3], device=q.device)
@@ -99,8 +99,8 @@ class BigBirdAttention(SelfAttention):
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Random blocks for each block but the first and last, `(heads, blocks - 2, count)`, distinct in a row.
 
-    Drawn among the blocks that are neither first, last nor neighbours, with a generator of their own. Where
-    there are fewer than `count`, block 0 replaces the missing ones: it is seen anyway.
+    Drawn among the blocks that are neither first, last nor neighbours, with a separate generator. Where there
+    are fewer than `count`, block 0 replaces the missing ones: it is seen anyway.
     """
     own = torch.arange(1, max(blocks - 1, 1), device="cpu")[:, None]
     other = torch.arange(blocks, device="cpu")

@@ -18,7 +18,7 @@ from .registry import register_attention
 
 # Queries whose sampled keys are gathered at a time: bounds the (queries, samples, d) numbers per head.
 QUERIES = 128
-# What a factor of None amounts to: about as many queries and samples as the other methods have landmarks.
+# The default factor: about as many queries and samples as the other methods have landmarks.
 USUAL_COUNT = 128
 
 
@@ -72,7 +72,7 @@ class InformerAttention(SelfAttention):
         check_length("informer", length, padding_mask, self.longest)
         if length == 0:
             return v
-        if length > self.longest:  # nothing but padding is beyond
+        if length > self.longest:  # only padding is beyond
             start = self.attend(
                 *(x[:, :, : self.longest] for x in (q, k, v)), padding_mask[:, : self.longest]
             )
@@ -81,7 +81,7 @@ class InformerAttention(SelfAttention):
         counts = (self.factor * lengths.double().log().ceil().long()).clamp(min=1)
         exact = min(self._count(length), length)
         scores = self._scores(q, k, padding_mask, lengths, counts)
-        chosen = scores.sort(stable=True, descending=True).indices[..., :exact]  # topk splits ties at will
+        chosen = scores.sort(stable=True, descending=True).indices[..., :exact]  # topk breaks ties at will
         index = chosen.unsqueeze(-1).expand(-1, -1, -1, self.head_dim)
         scores = q.gather(2, index) @ k.mT * self.head_dim**-0.5
         attended = self.dropout(softmax_over_keys(scores, padding_mask)) @ v

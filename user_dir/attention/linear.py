@@ -1,4 +1,4 @@
-"""What linear mechanisms share: feature maps of q and k, the product, and a state of constant size."""
+"""Base of linear mechanisms: feature maps of q and k, the product, and a state of constant size."""
 
 import torch
 from torch import Tensor

@@ -59,7 +59,7 @@ class LLNDiagAttention(LLNAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
-        q, k, v = (x.contiguous() for x in (q, k, v))  # else blocks keep copies of their own for backward
+        q, k, v = (x.contiguous() for x in (q, k, v))  # else blocks keep separate copies for backward
         scaled = q * self.head_dim**-0.5
         diag = attend_in_blocks(
             scaled, k, v, padding_mask, size=self.block_size, causal=self.causal, weigh=self._weights

@@ -28,9 +28,9 @@ class LongformerOptions:
 class LongformerAttention(SelfAttention):
     """`softmax(q k^T / sqrt(d)) v` over the keys |i - j| <= w/2 and the first token.
 
-    The first token is global: all others see it, once, also where it lies in their window; it sees all
-    tokens itself, through query, key and value maps of its own. Dropout acts on the weights.
-    Bidirectional. Time O(N w d).
+    The first token is global: all others see it, once, also where it lies in their window; it sees all tokens
+    itself, through its own query, key and value maps. Dropout acts on the weights. Bidirectional. Time O(N w
+    d).
     """
 
     Options = LongformerOptions
@@ -52,7 +52,7 @@ class LongformerAttention(SelfAttention):
         return self._join(torch.cat([self._global_token(x, padding_mask), local[:, :, 1:]], dim=2), x)
 
     def _global_token(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """What the first token sees: `(B, H, 1, d)`."""
+        """The output of the first token, which sees all: `(B, H, 1, d)`."""
         q = self.heads(self.q_proj_global(x[:1])) * self.head_dim**-0.5
         k, v = self.heads(self.k_proj_global(x)), self.heads(self.v_proj_global(x))
         return self.dropout(softmax_over_keys(q @ k.transpose(-2, -1), padding_mask)) @ v

@@ -36,6 +36,6 @@ def _import(name: str, path: Path) -> None:
         ) from error
     if path.stem not in attention_names():
         raise UserError(
-            f"{OWN_ATTENTIONS}: {path} registers no attention {path.stem!r}; call the file as the attention, "
-            "and one that registers none with _ in front"
+            f"{OWN_ATTENTIONS}: {path} registers no attention {path.stem!r}; name the file after the "
+            "attention, and start the names of other files with _"
         )

@@ -1,4 +1,4 @@
-"""The causal form of Reformer's attention: a window over the tokens of one's own bucket. Linear cost."""
+"""The causal form of Reformer's attention: a window over the tokens of the same bucket. Linear cost."""
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class CausalReformerAttention(HashedAttention):
         bucket = torch.cat([bucket, self._hide(self.hash(q[:, :, 0]), new.padding_mask)], dim=3)
         place = torch.cat([kept, place], dim=3)
         k, v = (torch.cat([state[name].flatten(3, 4), y], dim=3) for name, y in (("k", k), ("v", v)))
-        # What the kept tokens would ask does not matter.
+        # The queries of the kept tokens do not matter.
         q = torch.cat([torch.zeros_like(k[:, :, :, :-count]), q], dim=3)
         order = _order(bucket, place)
         out, mass = self._in_windows(q, k, v, bucket, order)
@@ -99,7 +99,7 @@ class CausalReformerAttention(HashedAttention):
         return {"k": k, "v": v, "place": place}
 
     def _hide(self, bucket: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Padding moves to a bucket of its own, behind all others."""
+        """Padding moves to a separate bucket, behind all others."""
         if padding_mask is None:
             return bucket
         return bucket.masked_fill(padding_mask[:, None, None], self.buckets)
@@ -139,6 +139,6 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _seen(scores: Tensor, visible: Tensor, itself: Tensor) -> Tensor:
-    """Scores, in float32 for half precision, of what a token sees; -1e9 elsewhere, -1e5 for itself."""
+    """Scores, in float32 for half precision, of visible tokens; -1e9 elsewhere, -1e5 for the token itself."""
     scores = scores.to(accumulation_dtype(scores.dtype))
     return scores.masked_fill(~visible, PADDING_SCORE).masked_fill(itself, SELF_SCORE)

@@ -1,4 +1,4 @@
-"""What both forms of Reformer share: projections, random planes, buckets and the merging of rounds."""
+"""Base of both forms of Reformer: projections, random planes, buckets and the merging of rounds."""
 
 import math
 

@@ -12,7 +12,7 @@ from .parts.limits import check_count
 from .parts.sampling import SampledPositions
 from .registry import register_attention
 
-# gamma of the paper: what is added to the diagonal before the inverse.
+# gamma of the paper: added to the diagonal before the inverse.
 RIDGE = 0.1
 
 

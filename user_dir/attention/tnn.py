@@ -92,7 +92,7 @@ class Toeplitz(nn.Module):
 
     def forward(self, v: Tensor) -> Tensor:
         """`(B, N, E)`, float32 at least, by the Fourier transform."""
-        if len(v) == 0:  # of which there is no transform
+        if len(v) == 0:  # an empty batch cannot be transformed
             return v
         length = v.shape[1]
         size = 1 << (2 * length - 2).bit_length()  # at least 2 N - 1, so that nothing wraps around

@@ -24,9 +24,9 @@ class CausalLongShortAttention(Attention):
         pooled:  q . LN_p(P k) + q . R_c(rank)                              rank 0 for the newest one seen
 
     P is a softmax of W_p x inside the chunk, R and R_c are linear maps of sinusoidal positions; each
-    LayerNorm is over the full width, for keys and values alike. There is no memory of other batches, and
-    positions before the first do not exist. Dropout acts on the weights; the papers have none there. Time
-    O(N (w + r N / C) d). Parameters carry the names of the authors' language models.
+    LayerNorm is over the full width, for keys and values alike. It keeps no memory of other batches, and
+    positions before the first do not exist. Dropout acts on the weights; the papers have none there. Time O(N
+    (w + r N / C) d). Parameters carry the names of the authors' language models.
 
     Args: as for `Attention`.
     """
@@ -50,7 +50,7 @@ class CausalLongShortAttention(Attention):
         self.r_r_bias = nn.Parameter(0.02 * torch.randn(1, num_heads, 1, self.head_dim))
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """See `Attention.mix`: the whole sequence is what follows an empty prefix."""
+        """See `Attention.mix`: the whole sequence follows an empty prefix."""
         return self.mix_next(x, NewTokens(padding_mask, no_positions(x), len(x)), None)[0]
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:

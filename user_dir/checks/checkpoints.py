@@ -1,4 +1,4 @@
-"""Which checkpoints a command names, and what they hold, read without running anything in them."""
+"""The checkpoints that a command names, and their content, read without running anything in them."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ UNREADABLE = "is not a fairseq checkpoint: its configuration cannot be read; nam
 # The lines of torch's message in which a model and the weights differ.
 MISFIT = re.compile(r"^\s*((?:Missing key|Unexpected key|size mismatch for).*)$", re.MULTILINE)
 
-# By which settings a model's longest sequence is known, the first that is given.
+# Settings that give a model's longest sequence; the first one present counts.
 POSITIONS = ("max_target_positions", "max_positions", "tokens_per_sample")
 
 
@@ -41,7 +41,7 @@ def checkpoint_files(filenames: Sequence[str]) -> list[str]:
 
 
 def check_one_model(option: str, path: str | None) -> None:
-    """UserError where an option that takes one checkpoint names several."""
+    """UserError if an option that takes one checkpoint names several."""
     if path and len(found := checkpoint_files([path])) > 1:
         raise UserError(
             f"{option} names {len(found)} checkpoints, but takes one; give one of them, average them with "
@@ -50,12 +50,12 @@ def check_one_model(option: str, path: str | None) -> None:
 
 
 def read_safely(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint holds, its tensors mapped from the file.
+    """The content of a checkpoint, its tensors mapped from the file.
 
     Only tensors and plain values are read; a pickle that would run code is refused.
 
     Raises:
-        UserError: if it is missing, a folder, damaged, no checkpoint, or holds code.
+        UserError: if it is missing, a folder, damaged, not a checkpoint, or holds code.
         PermissionError: if it may not be read.
     """
     if path.is_dir():
@@ -111,7 +111,7 @@ def check_positions(path: str, state: Mapping[str, Any], overrides: Mapping[str,
 
     Args:
         path: of the checkpoint, for the message.
-        state: what it holds.
+        state: its content.
         overrides: settings that replace the checkpoint's own.
     """
     wanted = overrides.get("tokens_per_sample")

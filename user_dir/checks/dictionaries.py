@@ -24,7 +24,7 @@ def note_dictionary(cfg: Any, task: Any) -> None:
 def check_dictionary(cfg: Any, dictionary: Any) -> None:
     """Compare `dictionary` with the fingerprint in a model's configuration, if there is one.
 
-    The same words in another order give other indices, so a model would read nonsense without a word.
+    The same words in another order give other indices, so a model would silently read nonsense.
 
     Raises:
         UserError: when the fingerprints differ.

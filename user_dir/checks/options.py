@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def fill_in_options(cfg: Any, arch: str | None) -> None:
-    """Let the model `arch` fill in what its configuration leaves open, so that checkpoints hold it.
+    """Let the model `arch` fill in the open settings of its configuration, so that checkpoints hold them.
 
     (Building the model is too late: fairseq gives it a copy of the configuration.)
     """

@@ -48,7 +48,7 @@ FREE_AT_START = (
     "max_target_positions",
     "tokens_per_sample",
 )
-# What the data of Long Range Arena decide where it is left open, None until the trainer is made; of these
+# Settings that the data of Long Range Arena decide if they are open, None until the trainer is made; of these
 # settings only its models and its task have the second set.
 LEFT_OPEN = {"max_positions", "glu_dim", "classifier_dim", "lra_task"}
 LRA_ALONE = {"classifier_dim", "lra_task"}
@@ -177,7 +177,7 @@ STARTS = {
 }
 """Options that restart a part of a run, and the groups whose settings may then change."""
 SAME_STATE = {"adamw_fused": "adam"}
-"""Optimizers that continue each other's runs."""
+"""Optimizers that can continue each other's runs."""
 ALLOWED = "FAIRSEQ_ALLOW_CHANGED"
 """Environment variable with `--allow-changed` for models without that setting, which are fairseq's own."""
 

@@ -1,4 +1,4 @@
-"""Damaged files of a split, and samples that fairseq would leave out of an evaluation without a word."""
+"""Damaged files of a split, and samples that fairseq would silently leave out of an evaluation."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ def check_split_files(path: str) -> None:
     if not (index.is_file() and content.is_file()):
         return
     if content.stat().st_size == 0:
-        raise UserError(f"{content} is empty: the split holds no row; prepare the data again")
+        raise UserError(f"{content} is empty: the split has no rows; prepare the data again")
     with index.open("rb") as file:
         header = file.read(HEADER)
         rows = int.from_bytes(header[18:], "little")
@@ -48,7 +48,7 @@ def check_sample_lengths(
 ) -> None:
     """UserError where samples of these `sizes` in tokens, `context` ones before each, would be left out."""
     if not len(sizes):
-        raise UserError("the split holds no sample; prepare the data again")
+        raise UserError("the split has no samples; prepare the data again")
     longest = int(sizes.max()) + context
     if max_positions is not None and longest > max_positions:
         count = int((sizes + context > max_positions).sum())

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate that would break after hours of work are found out at the start."""
+"""Finds schedules of the learning rate at the start that would break after hours of work."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

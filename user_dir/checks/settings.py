@@ -1,4 +1,4 @@
-"""Numbers, texts and files that no run can have, refused by the name of their option."""
+"""Invalid numbers, texts and files, refused by the name of their option."""
 
 import ast
 import codecs
@@ -22,7 +22,7 @@ from .checkpoints import check_one_model
 
 logger = logging.getLogger(__name__)
 
-# Options of fairseq's that are numbers from 1 up, where they are given.
+# Options of fairseq's that must be 1 or more, if they are given.
 COUNTS = (
     *("batch_size", "batch_size_valid", "max_tokens", "tokens_per_sample", "max_target_positions"),
     *("max_positions", "required_batch_size_multiple", "log_interval", "distributed_world_size"),
@@ -45,11 +45,11 @@ LOG = re.compile(rb"\{'_name': None, 'common'|\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 PLANS = ("decoder_attention", "encoder_attention")
 LISTS_OF_COUNTS = ("update_freq",)
 OFF = {"sampling_topk": -1, "sampling_topp": -1.0}
-"""The value that switches an option off; 0 is refused, since it does the same without saying so."""
+"""The value that switches an option off; 0 is refused, since it silently does the same."""
 
 
 def check_settings(cfg: Any) -> None:
-    """Refuse numbers no run can have: NaN or infinity, a batch or a sample of nothing.
+    """Refuse invalid numbers: NaN or infinity, an empty batch or sample.
 
     Args:
         cfg: a namespace, or a group of fairseq's configuration.
@@ -94,7 +94,7 @@ def _check_numbers(name: str, value: Any) -> None:
     if name == "lr" and any(x < 0 for x in numbers):
         raise UserError(f"--lr is {value}, but must be positive")
     if name == "lr" and numbers and not any(numbers):
-        raise UserError("--lr is 0, with which nothing is learnt; give a number above 0")
+        raise UserError("--lr is 0, so nothing would be learned; give a number above 0")
 
 
 def check_data(data: Any) -> None:
@@ -110,12 +110,12 @@ def check_data(data: Any) -> None:
 
 
 def check_log_file(name: str | None) -> None:
-    """UserError where `--log-file`, to which a command appends, is something else than a log."""
+    """UserError if `--log-file`, to which a command appends, is not a log."""
     if not name:
         return
     path, other = Path(name), "name another file with --log-file"
     if not path.parent.is_dir():
-        raise UserError(f"--log-file {name}: its folder is not there; make it, or name another file")
+        raise UserError(f"--log-file {name}: its folder is missing; make it, or name another file")
     if path.is_char_device() or not path.exists():  # such as /dev/null
         return
     if not path.is_file():
@@ -127,7 +127,7 @@ def check_log_file(name: str | None) -> None:
 
 
 def check_generation(settings: Mapping[str, Any]) -> None:
-    """UserError where a command has no model to evaluate, nowhere to write, or would generate nothing."""
+    """UserError if a command lacks a model to evaluate or a place to write, or would generate nothing."""
     if "model_overrides" in settings and settings.get("path", "") is None:
         raise UserError("--path is missing; name the checkpoint to evaluate")
     lengths = settings.get("max_len_a"), settings.get("max_len_b")
@@ -159,7 +159,7 @@ def check_generation(settings: Mapping[str, Any]) -> None:
 
 
 def check_writable(option: str, folder: str) -> None:
-    """UserError where the folder that an option names could not be written into; it need not be there."""
+    """UserError if the folder that an option names is not writable; it need not exist."""
     path = Path(folder).absolute()
     there = next(x for x in (path, *path.parents) if x.exists())
     if not there.is_dir():
@@ -168,7 +168,7 @@ def check_writable(option: str, folder: str) -> None:
         with tempfile.TemporaryDirectory(dir=there):  # os.access says that root may write into /proc
             pass
     except OSError:
-        raise UserError(f"{option} {folder} cannot be written into; name another folder") from None
+        raise UserError(f"{option} {folder} is not writable; name another folder") from None
 
 
 def check_betas(text: str) -> None:
@@ -189,11 +189,11 @@ def check_input(name: str) -> None:
             sys.stdin.reconfigure(encoding="utf-8", errors=REFUSED)
         return
     if not os.path.exists(name):
-        raise UserError(f"no file {name} to read; name another one with --input, or - for what you type")
+        raise UserError(f"no file {name} to read; name another one with --input, or - to type the text")
     if os.path.isdir(name):
-        raise UserError(f"--input is {name}, a folder; name a file of text, or - for what you type")
+        raise UserError(f"--input is {name}, a folder; name a text file, or - to type the text")
     if os.path.isfile(name) and os.path.getsize(name) == 0:
-        raise UserError(f"--input is {name}, which is empty; name a file of text, or - for what you type")
+        raise UserError(f"--input is {name}, which is empty; name a text file, or - to type the text")
     if os.path.isfile(name):
         with open(name, encoding="utf-8") as file:
             try:
@@ -245,7 +245,7 @@ def check_sharding(settings: Mapping[str, Any]) -> None:
 
 
 def read_overrides(text: str) -> dict[str, Any]:
-    """What `--model-overrides` says, a dictionary written as in Python; UserError for any other text.
+    """The dictionary of `--model-overrides`, written as in Python; UserError for any other text.
 
     fairseq-eval-lm and fairseq-validate evaluate the text as code, so this comes first.
     """

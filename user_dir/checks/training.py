@@ -1,4 +1,4 @@
-"""Settings of a training that do not go together, refused before anything is loaded or written."""
+"""Refuses conflicting settings of a training before anything is loaded or written."""
 
 import ast
 import logging
@@ -33,13 +33,13 @@ def check_training(cfg: Any, here: bool = True) -> None:
 
     Args:
         cfg: fairseq's configuration.
-        here: whether this machine will train; another one is taken to have the GPUs.
+        here: whether this machine will train; another machine is assumed to have GPUs.
 
     Raises:
         UserError: naming the option.
     """
     if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
-        raise UserError("the batch has no size; give --batch-size or --max-tokens")
+        raise UserError("the size of the batch is missing; give --batch-size or --max-tokens")
     if cfg.dataset.update_ordered_indices_seed and not cfg.dataset.update_epoch_batch_itr:
         raise UserError("--update-ordered-indices-seed does nothing without --update-epoch-batch-itr; add it")
     on_the_cpu = cfg.common.cpu or (here and not torch.cuda.is_available())
@@ -92,7 +92,7 @@ def check_start(checkpoint: Any) -> None:
 
 
 def check_folders(cfg: Any) -> None:
-    """UserError where the first process of a training could not write into the folders named."""
+    """UserError if the first process of a training could not write into the named folders."""
     if cfg.distributed_training.distributed_rank != 0:
         return
     folders = {"--save-dir": cfg.checkpoint.save_dir, "--tensorboard-logdir": cfg.common.tensorboard_logdir}
@@ -122,7 +122,7 @@ def check_profile(without_a_gpu: bool) -> None:
 
 
 def note_long_warmup(cfg: Any) -> None:
-    """Warn of a warm-up that the run does not reach the end of.
+    """Warn of a warm-up that is longer than the run.
 
     It is not a mistake where a long recipe is tried for a few updates.
     """
@@ -169,7 +169,7 @@ def _is_in_slurm() -> bool:
 
 
 def check_criterion(cfg: Any) -> None:
-    """UserError for a loss that the model or the other settings cannot have."""
+    """UserError for a loss that does not fit the model or the other settings."""
     criterion, arch = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.model))
     model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
     if criterion in OF_MASKED_TEXT and issubclass(model, FairseqLanguageModel):
@@ -206,7 +206,7 @@ def _has_head_of_its_own(criterion: str | None, model: Any) -> bool:
 
 
 def check_task_of_model(parsed: Namespace) -> None:
-    """UserError where the model has its size from a setting that the task does not have.
+    """UserError if the model takes its size from a setting that the task lacks.
 
     Without `--task`, fairseq takes translation.
     """

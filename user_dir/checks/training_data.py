@@ -1,4 +1,4 @@
-"""What a run is trained on, noted beside its checkpoints and compared when it resumes."""
+"""The data of a training, noted beside its checkpoints and compared when the run resumes."""
 
 import json
 from pathlib import Path
@@ -21,8 +21,8 @@ def keep_data_record(
 ) -> None:
     """Note in `save_dir` the training data; UserError if a run `resumes` with others and none are `allowed`.
 
-    The data are those of before if the content of every file is. A file is read again only if its bytes or
-    its time have changed.
+    The data are unchanged if the content of every file is. A file is read again only if its bytes or its time
+    have changed.
     """
     path = save_dir / RUN_DATA
     old = _read(path)
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict) or not {"data", "fingerprint"} <= found.keys() or not _is_states(found):
-        raise UserError(f"{path} does not say what the run is trained on; move it away, or restore it")
+        raise UserError(f"{path} does not name the data of the run; move it away, or restore it")
     return found
 
 

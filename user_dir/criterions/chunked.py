@@ -25,7 +25,7 @@ from ..modules.linear_cross_entropy import ROWS, linear_cross_entropy, target_ma
 
 @dataclass
 class ChunkedOptions:
-    """What both criterions have besides the options of fairseq's."""
+    """Options of both criterions besides those of fairseq's."""
 
     chunk_rows: int = field(
         default=ROWS,
@@ -52,10 +52,10 @@ class ChunkedMaskedLmConfig(ChunkedOptions, MaskedLmConfig):
 
 
 class _Chunked:
-    """What both criterions do besides fairseq's."""
+    """Shared by both criterions, besides fairseq's own."""
 
     def set_up(self, name: str, cfg: ChunkedOptions) -> None:
-        """Take over the options; UserError for those with which the criterion `name` cannot work."""
+        """Take over the options; UserError for those that the criterion `name` excludes."""
         if cfg.chunk_rows < 1:
             raise UserError(f"--chunk-rows is {cfg.chunk_rows}; it must be a whole number from 1 up")
         if cfg.ddp_backend == "fully_sharded":
@@ -66,7 +66,7 @@ class _Chunked:
         self.rows, self.to_compile = cfg.chunk_rows, cfg.compile
 
     def compile_once(self, model: nn.Module, target: Tensor) -> None:
-        """Have the first model that it is given compiled if that was asked for, but not on a CPU."""
+        """Compile the first model it is given if that was requested, but not on a CPU."""
         if self.to_compile:
             self.to_compile = False
             if target.device.type != "cpu":
@@ -86,7 +86,7 @@ class ChunkedCrossEntropy(_Chunked, LabelSmoothedCrossEntropyCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """As `cross_entropy`: the loss, the sample size and what is logged, smoothed or not."""
+        """As `cross_entropy`: the loss, the sample size and the logged values, smoothed or not."""
         net_input = {**sample["net_input"], "features_only": True}
         self.compile_once(model, sample["target"])
         loss, size, log = super().forward(model, {**sample, "net_input": net_input}, reduce)
@@ -112,7 +112,7 @@ class ChunkedCrossEntropy(_Chunked, LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """What `cross_entropy` logs of all processes, or with smoothing `label_smoothed_cross_entropy`."""
+        """Log the same as `cross_entropy`, or with smoothing as `label_smoothed_cross_entropy`."""
         smoothed = any("nll_loss" in log for log in logging_outputs)
         kind = LabelSmoothedCrossEntropyCriterion if smoothed else CrossEntropyCriterion
         kind.reduce_metrics(logging_outputs)
@@ -126,12 +126,12 @@ class ChunkedMaskedLm(_Chunked, MaskedLmLoss):
         super().__init__(cfg, task)
         self.set_up("chunked_masked_lm", cfg)
         if cfg.label_smoothing:
-            raise UserError("--criterion chunked_masked_lm has no label smoothing; give --label-smoothing 0")
+            raise UserError("--criterion chunked_masked_lm does not smooth labels; give --label-smoothing 0")
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """As `masked_lm`: the loss, the number of masked tokens and what is logged."""
+        """As `masked_lm`: the loss, the number of masked tokens and the logged values."""
         self.compile_once(model, sample["target"])
         masked = sample["target"].ne(self.padding_idx)
         x, (weight, bias) = masked_lm_features(model, sample["net_input"], masked)

@@ -22,7 +22,7 @@ class ClassificationCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The summed loss, the number of examples it is divided by, and what is logged."""
+        """The summed loss, the number of examples it is divided by, and the logged values."""
         logits, target = model(**sample["net_input"]), sample["target"]
         loss = F.cross_entropy(logits.float(), target, reduction="sum")
         count = len(target)

@@ -21,7 +21,7 @@ class CopyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The summed loss, the number of targets it is divided by, and what is logged."""
+        """The summed loss, the number of targets it is divided by, and the logged values."""
         logits, target = model(**sample["net_input"])[0], sample["target"]
         loss = F.cross_entropy(
             logits.float().flatten(0, 1), target.flatten(), ignore_index=self.padding_idx, reduction="sum"

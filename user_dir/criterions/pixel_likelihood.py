@@ -16,7 +16,7 @@ class PixelLikelihoodCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The summed loss, the number of bytes it is divided by, and what is logged."""
+        """The summed loss, the number of bytes it is divided by, and the logged values."""
         target = sample["target"]
         nats = model.log_prob(model(**sample["net_input"]), target).masked_fill(
             target.eq(self.padding_idx), 0

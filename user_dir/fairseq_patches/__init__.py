@@ -1,4 +1,4 @@
-"""What the plugin repairs and refuses in fairseq itself.
+"""Repairs of fairseq, and checks of its settings.
 
 One wrapper for each function of fairseq's, in the module of its subject; each line of a wrapper is a named
 repair or a check of `user_dir/checks`. A repair says what breaks, and since which version.

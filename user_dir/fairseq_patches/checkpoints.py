@@ -109,7 +109,7 @@ def apply() -> None:
 
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:
-    """What depends on earlier validations, unless the run starts with the checkpoint's weights alone."""
+    """State of earlier validations, unless the run starts with the checkpoint's weights alone."""
     if not extra_state or not trainer.get_num_updates():
         return
     if not cfg.reset_meters:
@@ -160,8 +160,8 @@ def copy_durably(source: str, destination: str, overwrite: bool = False) -> bool
 def write_durably(filename: str, write: Callable[[BinaryIO], object]) -> None:
     """Write a whole file or none, and return when it is on the disk; OSError names it.
 
-    fairseq (every version) trusts that what it has written is on the disk, and removes the one before. After
-    a power cut neither may be there; a full disk keeps its half file.
+    fairseq (every version) trusts that the file is on the disk, and removes the one before. After a power cut
+    neither may be there; a full disk keeps its half file.
     """
     try:
         with replacing(Path(filename), ".tmp") as partial, partial.open("wb") as file:
@@ -195,7 +195,7 @@ def explained_checkpoint(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained_weights(filenames: Sequence[str]) -> Iterator[None]:
-    """fairseq ends in a traceback where weights do not fit their model, or a part of them is not there."""
+    """fairseq ends in a traceback where weights do not fit their model, or a part of them is missing."""
     try:
         yield
     except OSError as error:

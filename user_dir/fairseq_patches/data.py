@@ -40,7 +40,7 @@ def apply() -> None:
 
     @replaces(tasks, "setup_task")
     def setup_task(setup, cfg, **kwargs):
-        check_settings(cfg)  # fairseq-hydra-train has no parser, which would have done it
+        check_settings(cfg)  # fairseq-hydra-train lacks the parser, which would have done it
         data = getattr(cfg, "data", None)
         for folder in split_paths(data) if data else ():
             check_no_pipe(Path(folder))
@@ -138,7 +138,7 @@ def explained_task(cfg: Any) -> Iterator[None]:
         if "Could not infer language pair" not in str(error):
             raise
         raise UserError(
-            "--task translation, fairseq's default, needs data of two languages, which are not here; give "
+            "--task translation, fairseq's default, needs data of two languages, which are missing; give "
             "the task of the data, such as --task language_modeling"
         ) from None
 
@@ -158,7 +158,7 @@ def tokenizer_beside(task: MaskedLMTask) -> Namespace:
 
 
 def explain_missing_splits(kind: type[FairseqTask]) -> None:
-    """A split that the data folder does not have ends fairseq in a traceback."""
+    """A split that the data folder lacks ends fairseq in a traceback."""
 
     @replaces(kind, "load_dataset")
     def load_dataset(load, self, split, *args, **kwargs):
@@ -239,7 +239,7 @@ def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
             raise
         raise UserError(
             "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "
-            "--sample-break-mode eos with data that have no empty line"
+            "--sample-break-mode eos with data without empty lines"
         ) from None
 
 
@@ -289,14 +289,14 @@ def explained_tokenizer(cfg: Any) -> Iterator[None]:
 def keep_last_batch(batches: Any, indices: np.ndarray) -> Any:
     """fairseq 0.12.3 leaves out the last batch unless its size is a multiple of 8 (a default few know).
 
-    Evaluation then misses its longest samples without a word, and a set of fewer than 8 samples is empty.
+    Evaluation then silently misses its longest samples, and a set of fewer than 8 samples is empty.
     """
     rest = indices[sum(len(batch) for batch in batches) :]
     return [*batches, rest] if len(rest) else batches
 
 
 def place_in_epoch(iterator: EpochBatchIterator) -> dict[str, int]:
-    """What `keep_place_in_epoch` needs besides fairseq's own state."""
+    """State for `keep_place_in_epoch` besides fairseq's own."""
     return {"processes": iterator.num_shards, "batches": len(iterator.frozen_batches)}
 
 
@@ -352,7 +352,7 @@ def keep_batches_when_resuming(original: Any, call: inspect.BoundArguments) -> E
 
 @contextmanager
 def explained_dictionary(file: Any) -> Iterator[None]:
-    """fairseq says in a traceback that a dictionary is missing or no text."""
+    """fairseq says in a traceback that a dictionary is missing or not text."""
     try:
         yield
     except UserError:

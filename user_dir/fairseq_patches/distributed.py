@@ -1,4 +1,4 @@
-"""fairseq's processes: how they start, and what rank 0 sends to the others."""
+"""fairseq's processes: their start, and broadcasts from rank 0."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -55,7 +55,7 @@ def plain_configuration(obj: Any) -> Any:
 
 
 def restored_configuration(received: Any) -> Any:
-    """What `plain_configuration` was made of."""
+    """The inverse of `plain_configuration`."""
     if isinstance(received, dict) and received.get("cfg") is not None:
         received["cfg"] = OmegaConf.create(received["cfg"], flags={"allow_objects": True})
     return received

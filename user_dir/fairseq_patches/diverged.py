@@ -19,7 +19,7 @@ LAYER = re.compile(r".*?layers\.\d+")
 
 
 class _Listener(logging.Handler):
-    """Keeps the first module of which fairseq's NaN detector speaks."""
+    """Keeps the first module that fairseq's NaN detector names."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -61,7 +61,7 @@ def check_loss(trainer: Any, stats: Any) -> None:
 
 
 def _error_of(error: FloatingPointError, update: int, place: str) -> UserError:
-    """What one of the trainer's errors means; it also says "inconsistent" where all gradients are NaN."""
+    """The meaning of a trainer's error; it also says "inconsistent" where all gradients are NaN."""
     text = str(error)
     if "inconsistent" in text and not NOT_FINITE.search(text):
         return UserError(
@@ -78,7 +78,7 @@ def _diverged(what: str, update: int, place: str = "") -> Diverged:
 
 @contextmanager
 def refused_losses() -> Iterator[None]:
-    """Within it, a loss that is NaN or infinite raises UserError; fairseq-validate reports it and exits 0."""
+    """Inside the block, a NaN or infinite loss raises UserError; fairseq-validate reports it and exits 0."""
     usual = FairseqTask.valid_step
 
     def valid_step(self: FairseqTask, *args: Any) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""Repairs of what Python, torch, NumPy and gloo have changed since fairseq was written."""
+"""Repairs for changes of Python, torch, NumPy and gloo since fairseq was written."""
 
 import argparse
 import atexit

@@ -1,4 +1,4 @@
-"""Values of fairseq's options that are written as Python: numbers, lists and arithmetic, but no program."""
+"""Values of fairseq's options that are written as Python: numbers, lists and arithmetic, but not programs."""
 
 import ast
 import sys
@@ -36,7 +36,7 @@ def apply() -> None:
 
 
 def literal(text: str) -> Any:
-    """The value that `text` writes, such as "(0.9, 0.98)" or "[(512, 3)] * 20"; UserError for a program."""
+    """The value in `text`, such as "(0.9, 0.98)" or "[(512, 3)] * 20"; UserError for a program."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
         if all(isinstance(node, ALLOWED) for node in ast.walk(tree)):

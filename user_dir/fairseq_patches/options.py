@@ -1,4 +1,4 @@
-"""fairseq's command line: what it reads, and how a mistake in it ends."""
+"""fairseq's command line: its options, and messages for mistakes."""
 
 import argparse
 import contextlib
@@ -63,7 +63,7 @@ def add_allow_changed(parser: argparse.ArgumentParser) -> None:
 
 
 def note_allowed(parsed: argparse.Namespace) -> None:
-    """Keep it where processes that fairseq spawns find it: fairseq's own models have no place for it."""
+    """Keep it where processes that fairseq spawns find it: fairseq's own models cannot hold it."""
     if hasattr(parsed, "allow_changed"):
         os.environ[ALLOWED] = parsed.allow_changed
 
@@ -101,7 +101,7 @@ def show_options_in_help(modify_parser: Modify | None) -> Modify:
 
 @contextlib.contextmanager
 def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) -> Iterator[None]:
-    """fairseq refuses two precisions, and no `--arch` or `--task`, in tracebacks that say nothing of them."""
+    """fairseq refuses two precisions, and no `--arch` or `--task`, in tracebacks that hide the cause."""
     try:
         yield
     except ValueError as error:
@@ -185,7 +185,7 @@ def hint_for_option(message: str, parser: argparse.ArgumentParser, words: Sequen
     arch = words[words.index("--arch") + 1] if "--arch" in words[:-1] else ""
     if owners:
         names = ", ".join(nearest(arch, owners))
-        return f"; --arch {arch} has no {unknown[1]}, which {names} and others have"
+        return f"; --arch {arch} lacks {unknown[1]}, which {names} and others have"
     near = get_close_matches(unknown[1], parser._option_string_actions, 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
 

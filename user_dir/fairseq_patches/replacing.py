@@ -1,4 +1,4 @@
-"""Replace a function of fairseq's by one around it, once, however often the plugin is loaded."""
+"""Wrap a function of fairseq's, once, however often the plugin is loaded."""
 
 from collections.abc import Callable
 from functools import wraps

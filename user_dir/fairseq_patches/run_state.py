@@ -1,4 +1,4 @@
-"""What of a run fairseq (every version) leaves out of a checkpoint, so that a resumed run is another one."""
+"""State that fairseq (every version) leaves out of a checkpoint, so that a resumed run differs."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ def restore_master_weights(optimizer: Any, saved: Any) -> None:
 
 
 def counts_of(scaler: Any) -> dict[str, int]:
-    """What fp16's scaler of the loss counts until it changes the scale; nothing without one."""
+    """The counts of fp16's loss scaler until it changes the scale; empty without one."""
     return {key: x for key, x in vars(scaler).items() if key.startswith("_")} if scaler else {}
 
 
@@ -86,7 +86,7 @@ def tied_once(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def make_up_for_plateau(trainer: Trainer, epoch_itr: Any, score: float | None) -> None:
-    """What reduce_lr_on_plateau would have done with an epoch's last validation: fairseq saves before it."""
+    """The step of reduce_lr_on_plateau after an epoch's last validation: fairseq saves before it."""
     schedule = trainer.lr_scheduler
     if isinstance(schedule, ReduceLROnPlateauLRSchedule) and epoch_itr.iterations_in_epoch == 0:
         schedule.step(epoch_itr.epoch - 1, score)

@@ -38,7 +38,7 @@ class _Saved:
 
 
 def listen(trainer: Any) -> None:
-    """Take note of requests from now on; before, they end the process, which has nothing to save."""
+    """Note requests from now on; earlier ones end the process, which has nothing to save."""
     trainer.stop_agreed = trainer.interrupt_agreed = 0.0
     if threading.current_thread() is not threading.main_thread():
         return
@@ -56,7 +56,7 @@ def _note(number: int, frame: Any) -> None:
 
 @contextlib.contextmanager
 def interrupts_noted() -> Iterator[None]:
-    """Within it, the first Ctrl-C is a request; anywhere else it ends the process at once."""
+    """Inside the block, the first Ctrl-C is a request; elsewhere it ends the process at once."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
         yield
@@ -103,7 +103,7 @@ def _heed_parent_only() -> None:
 
 
 def note_saved(checkpoint: Any, trainer: Any) -> None:
-    """Remember where the same command resumes, if what was saved is a checkpoint that it looks for."""
+    """Remember where the same command resumes, if it looks for the saved checkpoint."""
     if not (checkpoint.no_save or checkpoint.no_last_checkpoints):
         _Saved.updates = trainer.get_num_updates()
 
@@ -121,7 +121,7 @@ def resumption() -> str:
 
 
 def requests() -> tuple[float, float]:
-    """What this process adds to the sums of an update."""
+    """The numbers that this process adds to the sums of an update."""
     return float(_Request.made), float(_Request.interrupted)
 
 

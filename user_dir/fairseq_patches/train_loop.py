@@ -62,7 +62,7 @@ def is_finished(cfg: Any, updates: int, next_epoch: int) -> bool:
 
 
 def patience_state() -> dict[str, Any]:
-    """What `--patience` counts, which fairseq forgets when it resumes: it is in a function's attributes."""
+    """The counts of `--patience`, which fairseq keeps in a function's attributes and loses on resuming."""
     return {key: x for loop in _loops() for key, x in vars(loop.should_stop_early).items()}
 
 
@@ -73,7 +73,7 @@ def resume_patience(state: Mapping[str, Any]) -> None:
 
 
 def before_first_update(trainer: Any, epoch_itr: Any) -> None:
-    """Say in one line that a run has made its last update, or find out what validation would break on."""
+    """Print one line if a run has made its last update, or find out where validation would break."""
     updates = trainer.get_num_updates()
     if is_finished(trainer.cfg, updates, epoch_itr.next_epoch_idx):
         logger.info("training is finished: the checkpoint has made %d updates; nothing to do", updates)

@@ -40,7 +40,7 @@ def apply() -> None:
 
     @replaces(Trainer, "__init__")
     def make_trainer(init, self, cfg, task, model, *args, **kwargs):
-        for group in (cfg.dataset, cfg.optimization):  # fairseq-hydra-train has no parser
+        for group in (cfg.dataset, cfg.optimization):  # fairseq-hydra-train lacks the parser
             check_settings(group)
         check_schedule(cfg)
         fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
@@ -90,7 +90,7 @@ def apply() -> None:
 def keep_others_out(cfg: Any) -> None:
     """fairseq-train lets two runs write into one --save-dir; the first process of a run takes its lock.
 
-    The folder is not there where a trainer is made without fairseq's command.
+    The folder is missing if a trainer is made without fairseq's command.
     """
     save_dir = cfg.checkpoint.save_dir
     if is_master(cfg.distributed_training) and not cfg.checkpoint.no_save and os.path.isdir(save_dir):
@@ -109,7 +109,7 @@ def note_training_data(cfg: Any, save_dir: Path) -> None:
 
 
 def note_data(cfg: Any, task: Any, model: Any) -> None:
-    """Task and model note what their data decided in the configuration that checkpoints hold."""
+    """Task and model note settings from their data in the configuration that checkpoints hold."""
     for part, settings in ((task, cfg.task), (model, cfg.model)):
         if hasattr(part, "note_data"):
             part.note_data(settings)
@@ -127,7 +127,7 @@ def padding_first(samples: Sequence[Any]) -> list[Any]:
 def nothing_counted(
     loss: Tensor, sample_size: Any, log: Mapping[str, Any]
 ) -> tuple[Tensor, Any, dict[str, Any]]:
-    """What an empty batch adds: fairseq evaluates another in its place and would count that one's tokens."""
+    """The sums of an empty batch: fairseq evaluates another one in its place and would count its tokens."""
     return loss, sample_size * 0, {key: value * 0 for key, value in log.items()}
 
 
@@ -154,8 +154,8 @@ def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
     """fairseq starts at update 1 beside a folder of the checkpoint's name, and takes any dictionary.
 
     It also takes the weights and the optimizer of another model of the same shapes. That is so for the run's
-    own checkpoint, `--restore-file` and `--finetune-from-model`, which all come here. A run of its own whose
-    optimizer's state was not saved would start at update 1.
+    own checkpoint, `--restore-file` and `--finetune-from-model`, which all come here. A run without a saved
+    state of the optimizer would start at update 1.
     """
     if not os.path.exists(filename):
         return
@@ -165,7 +165,7 @@ def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
     own = Path(filename).absolute().parent == Path(trainer.cfg.checkpoint.save_dir).absolute()
     if own and not (resumes or reset_optimizer):
         raise UserError(
-            f"{filename} has no state of the optimizer (--no-save-optimizer-state), so that training cannot "
+            f"{filename} lacks the state of the optimizer (--no-save-optimizer-state), so training cannot "
             "resume; start from its weights with --finetune-from-model and another --save-dir"
         )
     if getattr(saved["model"], "dictionary_sha256", None) is not None:

@@ -1,7 +1,7 @@
 """The named architectures: a layer plan and a few other defaults, by a row each or by a mechanism alone.
 
-Each one is a fairseq model of its own with its own defaults in its configuration, so that
-`fairseq-train --arch NAME` and a YAML with `model: {_name: NAME}` build the same network.
+Each is a separate fairseq model with its own defaults in its configuration, so that `fairseq-train --arch
+NAME` and a YAML with `model: {_name: NAME}` build the same network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ LANGUAGE_MODELS = (
     Architecture("transnormer_t2", T2, TRANSNORMER_LM),
     # cosFormer (Qin et al. 2022): the authors' language model has 7 layers of one head.
     Architecture("cosformer_lm", everywhere("cosformer"), SEVEN_LAYERS),
-    # FLASH and FLASH-quad (Hua et al. 2022): gated units alone, pre-norm; the encoder has no final norm.
+    # FLASH and FLASH-quad (Hua et al. 2022): gated units alone, pre-norm; the encoder lacks a final norm.
     Architecture("flash_lm", everywhere("flash"), FLASH_LM),
     Architecture("flash_quad_lm", everywhere("flash_quad"), FLASH_LM),
     # TNN (Qin et al. 2023): no absolute positions, norms without parameters, a GLU as wide as the model.

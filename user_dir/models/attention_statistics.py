@@ -1,4 +1,4 @@
-"""What attention does during training, logged for every layer (`--log-attention-statistics N`)."""
+"""Statistics of attention during training, logged for every layer (`--log-attention-statistics N`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,8 +52,8 @@ def exponents(seen: Seen) -> dict[str, Tensor]:
 def concentration(seen: Seen) -> dict[str, Tensor]:
     """The temperature and the entropy in bits of the batch's first sequence, as means over heads.
 
-    The temperature is taken of the scores `q . k / sqrt(d)` of visible pairs, and for LLN that of the moment
-    matching, where it is defined. LLN's matrix is that of evaluation. O(N^2).
+    The temperature is that of the scores `q . k / sqrt(d)` of visible pairs, for LLN that of the moment
+    matching, if it is defined. LLN's matrix is computed as in evaluation. O(N^2).
     """
     attention, padding_mask = seen.attention, None if seen.padding_mask is None else seen.padding_mask[:1]
     length = len(seen.x) if padding_mask is None else int((~padding_mask).sum())
@@ -90,7 +90,7 @@ class AttentionStatistics(nn.Module):
     pair included. They are those of the first worker's batches. A measurement computes q and k a second time,
     and the attention matrix of one sequence; other updates cost nothing.
 
-    The module has no parameters or buffers. fairseq tells it the number of updates before each batch.
+    The module has neither parameters nor buffers. fairseq tells it the number of updates before each batch.
 
     Args:
         model: the whole model, whose forward pass ends a measurement.

@@ -30,18 +30,18 @@ DICTIONARY_HELP = (
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """What language models and encoders share; `with_attention_options` adds the mechanisms' own options."""
+    """Options of language models and encoders; `with_attention_options` adds the mechanisms' own."""
 
     attention_backend: str = _option(
         "auto",
-        "what computes causal linear attention: cpp or cuda (compiled kernels), triton, torch, reference "
+        "backend of causal linear attention: cpp or cuda (compiled kernels), triton, torch, reference "
         "(quadratic), or auto: cpp on a CPU, on a GPU cuda or else triton, and torch where these cannot; the "
         "log says once which one runs",
     )
     activation_fn: str = _option("relu", "activation of the ffn")
     glu_dim: Optional[int] = _option(None, "inner width of the glu; default int(8/3 D)")
     glu_activation: str = _option(
-        "silu", "activation of the glu; identity is what the authors' code computes since 2022-10-28"
+        "silu", "activation of the glu; identity: as the authors' code since 2022-10-28"
     )
     no_glu_bias: Optional[bool] = _option(None, "no biases in the glu; default: the architecture's own")
     dropout: float = _option(0.1, "dropout of embeddings and residual branches")
@@ -106,7 +106,7 @@ class LanguageModelConfig(ModelConfig):
     )
     no_share_decoder_input_output_embed: Optional[bool] = _option(
         None,
-        "an output projection of its own instead of the tied embeddings; default: the architecture's own",
+        "a separate output projection instead of the tied embeddings; default: the architecture's own",
     )
     decoder_output_bias: str = _option("none", "bias of the output projection: none or learned")
     decoder_init_std: Optional[float] = _option(
@@ -115,7 +115,7 @@ class LanguageModelConfig(ModelConfig):
         "default: each part's own way",
     )
     adaptive_input: bool = _option(False, "adaptive input embeddings (Baevski and Auli 2018)")
-    adaptive_input_factor: float = _option(4, "by how much each cluster of adaptive input is narrower")
+    adaptive_input_factor: float = _option(4, "factor by which each cluster of adaptive input is narrower")
     adaptive_input_cutoff: Optional[str] = _option(
         None, "comma-separated cluster ends of adaptive input, such as 20000,60000"
     )
@@ -124,7 +124,7 @@ class LanguageModelConfig(ModelConfig):
     )
     adaptive_softmax_dropout: float = _option(0.0, "dropout in the tails of the adaptive softmax")
     adaptive_softmax_factor: float = _option(
-        4, "by how much each cluster of the adaptive softmax is narrower"
+        4, "factor by which each cluster of the adaptive softmax is narrower"
     )
     tie_adaptive_weights: bool = _option(False, "tie adaptive input and adaptive softmax")
     tie_adaptive_proj: bool = _option(False, "tie their projections, too")
@@ -138,7 +138,7 @@ class LanguageModelConfig(ModelConfig):
 
 @dataclass
 class EncoderConfig(ModelConfig):
-    """What all encoders share."""
+    """Options of all encoders."""
 
     encoder_attention: Optional[str] = _option(None, PLAN_HELP)
     encoder_layers: int = _option(12, "number of layers")
@@ -173,7 +173,7 @@ class RobertaConfig(EncoderConfig):
         None, "number of learned positions; default: the task's longest sample"
     )
     untie_weights_roberta: bool = _option(
-        False, "an output projection of its own instead of the tied embeddings in the masked-LM head"
+        False, "a separate output projection in the masked-LM head instead of the tied embeddings"
     )
     spectral_norm_classification_head: bool = _option(
         False, "spectral normalisation of the classification heads"

@@ -122,7 +122,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
 
         Args:
             prev_output_tokens: `(B, N)` token indices, padding on either side.
-            encoder_out: None; there is no encoder.
+            encoder_out: None.
             incremental_state: fairseq's dictionary. The tokens not seen yet are taken from the end of
                 `prev_output_tokens`, at least the last one, which may also be given alone.
             features_only: stop before the output projection.

@@ -11,7 +11,7 @@ from ..errors import UserError
 
 Renaming = Sequence[tuple[str, str]]
 
-# The authors' Transformer-LS is a module of its own in their decoder. Patterns of what follows
+# The authors' Transformer-LS is a separate module in their decoder. Patterns of what follows
 # `decoder.model.`, and what follows `decoder.` here.
 TRANSFORMER_LS = (
     (r"in_emb\.", "embed_tokens."),
@@ -93,6 +93,6 @@ def _check_constant(name: str, value: Tensor, decoder: nn.Module) -> None:
     same = expected is not None and found.shape == expected.shape
     if not (same and torch.allclose(found, expected, rtol=tolerance, atol=1e-7)):
         raise UserError(
-            f"{CONSTANTS}{name} of the checkpoint is not that of {heads} heads of width {width}; build the "
+            f"{CONSTANTS}{name} of the checkpoint does not fit {heads} heads of width {width}; build the "
             "model with the checkpoint's --decoder-embed-dim and --decoder-attention-heads"
         )

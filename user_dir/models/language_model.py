@@ -44,7 +44,7 @@ class LinearAttentionLM(Planned, FairseqLanguageModel):
 
 
 def _resolve(args: Any) -> None:
-    """Fill in what depends on other options, and refuse what contradicts them."""
+    """Fill in options that depend on others, and refuse contradictions."""
     if args.max_target_positions is None:
         args.max_target_positions = args.tokens_per_sample
     if args.tokens_per_sample > args.max_target_positions:

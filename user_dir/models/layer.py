@@ -64,7 +64,7 @@ class TransformerLayer(nn.Module):
     ) -> Tensor:
         """`x: (N, B, D)`, `key_padding_mask: (B, N)` True at padding; returns `(N, B, D)`.
 
-        `new_tokens` is what the layers of a decoding step share.
+        The layers of a decoding step share `new_tokens`.
         """
         if self.pre_norm and few_rows(x) and not drops(self.dropout):
             return self._of_few_rows(x, key_padding_mask, incremental_state, new_tokens)
@@ -79,7 +79,7 @@ class TransformerLayer(nn.Module):
     def _of_few_rows(
         self, x: Tensor, mask: Tensor | None, incremental_state: dict | None, new: NewTokens | None
     ) -> Tensor:
-        """`forward`, pre-norm and without dropout, each half by kernels where its parts fit them."""
+        """`forward`, pre-norm and without dropout, each half by kernels if its parts fit them."""
         out, norm, attention = None, self.self_attn_layer_norm, self.self_attn
         single = len(x) == 1 and new is not None and incremental_state is not None and mask is None
         if single and isinstance(attention, SelfAttention):
@@ -89,7 +89,7 @@ class TransformerLayer(nn.Module):
         return x + self._feed_forward(norm(x)) if out is None else out
 
     def _feed_forward_step(self, x: Tensor) -> Tensor | None:
-        """`x + f(norm(x))` for f the feed-forward network, by the kernels; None where they cannot."""
+        """`x + f(norm(x))` for f the feed-forward network, by the kernels; None if they do not apply."""
         norm = self.final_layer_norm
         if hasattr(self, "glu"):
             fits = type(self.glu) is GLU and not has_hooks(self.glu) and is_plain_rms(norm)

@@ -1,4 +1,4 @@
-"""What turns a model's features into logits, for those who never want all logits at once."""
+"""The map from a model's features to logits, for callers who never want all logits at once."""
 
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ def output_matrix(model: nn.Module) -> OutputMatrix:
 def masked_lm_features(
     model: nn.Module, net_input: dict[str, Any], masked: Tensor
 ) -> tuple[Tensor, OutputMatrix]:
-    """What the logits of the `masked` tokens `(B, N)` of an encoder, ours or fairseq's RoBERTa, are made of.
+    """The factors of the logits of the `masked` tokens `(B, N)` of an encoder, ours or fairseq's RoBERTa.
 
     Returns:
         `(masked, D)`, and the matrix of the masked-LM head.

@@ -24,7 +24,7 @@ from .options import attention_options
 
 
 class Planned:
-    """What the models of a layer plan have in common; their architectures set the two functions."""
+    """Base of the models of a layer plan; their architectures set the two functions."""
 
     default_plan: Callable[[int], str]
     fill_in_options: Callable[[Any], None]
@@ -98,7 +98,7 @@ def _kept(layers: list, keep: str | None, side: str) -> list:
 
 
 def whole_numbers(text: str, wrong: str) -> list[int]:
-    """The numbers of 0 or more in `text`, with commas between; UserError, which says `wrong`, for others."""
+    """The comma-separated numbers of 0 or more in `text`; UserError with the message `wrong` for others."""
     words = text.split(",")
     if not all(word.strip().isdecimal() for word in words):
         raise UserError(wrong)
@@ -192,13 +192,13 @@ def _build_feed_forward(cfg: Any, side: str) -> nn.Module:
 def is_pre_norm(cfg: Any, side: str) -> bool:
     """Whether the norms of the layers come before their parts; UserError for an unknown position."""
     if side == "encoder":
-        # Long Range Arena's encoders have no such option: they are pre-norm.
+        # Long Range Arena's encoders lack the option: they are pre-norm.
         return getattr(cfg, "encoder_normalize_before", True)
     check_choice("--decoder-norm-position is", cfg.decoder_norm_position, ("pre", "post"))
     return cfg.decoder_norm_position == "pre"
 
 
-# What a decoder's --absolute-positions may be; the first is the default.
+# Choices of a decoder's --absolute-positions; the first is the default.
 DECODER_POSITIONS = ("sinusoidal", "learned", "none", "joined")
 
 

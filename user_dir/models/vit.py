@@ -150,7 +150,7 @@ def _remove_qkv_bias(layer: nn.Module) -> None:
             projection.bias = None
 
 
-# What all have in common, as the examples that LLN's authors publish.
+# Settings of all, as in the examples that LLN's authors publish.
 COMMON = {"dropout": 0.0, "attention_dropout": 0.0}
 # Nahshan et al. 2024, appendix A.8.2 and the authors' code: 12 layers of width 128, patches of 7 pixels.
 SMALL_128 = {

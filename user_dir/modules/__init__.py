@@ -1,4 +1,4 @@
-"""What a layer is built from besides attention."""
+"""The parts of a layer besides attention."""
 
 from .batch_norm import tell_padding
 from .feed_forward import GLU, FeedForward, activation

@@ -10,10 +10,10 @@ from causal_linear_attention.chunked import accumulation_dtype
 class BatchNorm(nn.BatchNorm1d):
     """Each channel over all positions of all rows that are not padding; running statistics in evaluation.
 
-    An encoder says where padding is with `tell_padding` before its layers run, a checkpointed layer each
-    time it runs; padding gives zeros. Computed in float32 for half precision, with running statistics that
-    stay float32. Only batches that record gradients enter them, so that activation checkpointing, which runs
-    a layer twice, counts a batch once. Every worker has statistics of its own, and worker 0's are saved.
+    An encoder says where padding is with `tell_padding` before its layers run, a checkpointed layer each time
+    it runs; padding gives zeros. Computed in float32 for half precision, with running statistics that stay
+    float32. Only batches that record gradients enter them, so that activation checkpointing, which runs a
+    layer twice, counts a batch once. Every worker has its own statistics, and worker 0's are saved.
     """
 
     padding_mask: Tensor | None = None

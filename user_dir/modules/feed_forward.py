@@ -49,8 +49,7 @@ class GLU(JoinsMaps):
     Args:
         embed_dim: input and output width D.
         width: inner width g.
-        activation_fn: name of `act`; "identity" is what the authors' repository computes since
-            2022-10-28.
+        activation_fn: name of `act`; "identity" as in the authors' repository since 2022-10-28.
         dropout: on the product.
         bias: whether the three maps have biases.
 
@@ -80,7 +79,7 @@ class GLU(JoinsMaps):
         self.join_maps()
 
     def residual_step(self, x: Tensor, eps: float) -> Tensor | None:
-        """`x + self(rms(x))` of the few rows `x: (N, B, D)` by the kernels; None where they cannot."""
+        """`x + self(rms(x))` of the few rows `x: (N, B, D)` by the kernels; None if they do not apply."""
         joined = self.joined_parameters() if self._fuses() else None
         if joined is None:
             return None
@@ -125,7 +124,7 @@ class _SiluGatedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         inputs, weight = ctx.saved_tensors
-        second = torch.is_grad_enabled() or transformed(grad)  # derivatives, which silu_backward has not
+        second = torch.is_grad_enabled() or transformed(grad)  # silu_backward lacks derivatives
         multiply = F.linear if second else aligned_linear
         inner = multiply(grad, weight.to(grad.dtype).T)
         if second:

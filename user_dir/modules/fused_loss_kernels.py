@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 OF_A_BATCH = ("rows", "words", "first")
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite: what it is subtracted from stays a number
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite, so that differences are numbers
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def sums(
     WORDS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """What the loss of ROWS rows needs of the SPAN words of this program."""
+    """The share of this program's SPAN words in the loss of ROWS rows."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < rows
     read = tl.minimum(row, rows - 1)

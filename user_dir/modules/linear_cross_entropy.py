@@ -56,7 +56,7 @@ def _refuse_second_order(_: Tensor) -> None:
     """The gradients are constants: their derivatives would be zero."""
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "a chunked loss has no second derivative; take cross_entropy of the logits, or no create_graph"
+            "a chunked loss has no second derivative; use cross_entropy of the logits, or drop create_graph"
         )
 
 
@@ -173,7 +173,7 @@ class _Chunked(torch.autograd.Function):
 def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The probabilities `(rows, V)` and the logarithm of the sum that they were divided by, `(rows, 1)`.
 
-    The largest probability of a row, at least 1 / V, tells that sum. A logsumexp of its own would read and
+    The largest probability of a row, at least 1 / V, tells that sum. A separate logsumexp would read and
     write the logits four times more, and they take most of the time.
     """
     largest, at = logits.max(1, keepdim=True)

@@ -13,7 +13,7 @@ from .rotary import pairs, rotate_pairs, turns_by
 
 
 class Rotations(NamedTuple):
-    """What turns vectors at some positions: computed once, for queries and keys alike.
+    """The rotation of vectors at some positions, computed once for queries and keys.
 
     `mirror` reflects and scales, see `_mirror`; `turns: (..., N, d // 2, 2)` are cosines and sines of the
     angles. `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none. They are
@@ -47,7 +47,7 @@ class LRPE(nn.Module):
 
     Args:
         head_dim: channels d of one head; shared by all heads and by q and k.
-        scale: what the result is multiplied by.
+        scale: factor of the result.
     """
 
     def __init__(self, head_dim: int, scale: float = 1.0) -> None:
@@ -82,7 +82,7 @@ class LRPE(nn.Module):
         return self._kept("angles", dtype, lambda dtype: (self.v.to(dtype), self.theta.double().flatten()))
 
     def train(self, mode: bool = True) -> "LRPE":
-        """See `nn.Module.train`; forgets what was kept, since `.data` may have been changed unnoticed."""
+        """See `nn.Module.train`; drops cached tables, since `.data` may have changed unnoticed."""
         self._cache.clear()
         return super().train(mode)
 
@@ -95,12 +95,12 @@ class LRPE(nn.Module):
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or in_transform():
             return make(dtype)
         made_of = self.theta, self.v
-        if any(p.is_inference() for p in made_of):  # which have no version to tell that they were changed
+        if any(p.is_inference() for p in made_of):  # which lack a version that counts changes
             return make(dtype)
         key = dtype, *(version(p) for p in made_of)
         kept = self._cache.get(name)
         if kept is None or kept[0] != key or kept[1] < length:
-            # Kept with what it was made of, so that no other tensor gets the address.
+            # Kept with its sources, so that no other tensor gets their addresses.
             self._cache[name] = kept = key, length, make(dtype), [p.detach() for p in made_of]
         return kept[2]
 
@@ -128,7 +128,7 @@ def _rotations(positions: Tensor, mirror: Tensor, theta: Tensor, one: Tensor) ->
 
 
 def version(p: Tensor) -> tuple:
-    """What tells that p was changed, but through `.data`."""
+    """Detects changes of p, except through `.data`."""
     return p.data_ptr(), p.device, p._version
 
 
@@ -182,7 +182,7 @@ def _mirror(v: Tensor, scale: float) -> Tensor:
 
 
 def _reflected(x: Tensor, mirror: Tensor) -> Tensor:
-    """`x mirror`, its own transpose: a product, or what a compiler fuses with what is around it."""
+    """`x mirror`, its own transpose: a product, or a form that a compiler fuses with its surroundings."""
     if torch.compiler.is_compiling():
         scale, v, twice = mirror
         return x * scale - (x * v).sum(-1, keepdim=True) * twice

@@ -60,7 +60,7 @@ def choose_kernels(model: nn.Module, backend: str) -> None:
 
 
 def is_plain_rms(norm: nn.Module) -> bool:
-    """Whether kernels may compute this norm with what is around it: RMSNorm without hooks."""
+    """Whether kernels may fuse this norm with its surroundings: an RMSNorm without hooks."""
     return type(norm) is RMSNorm and norm.kernels and not has_hooks(norm)
 
 

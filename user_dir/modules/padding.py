@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class _Known(threading.local):
-    """Whether the rows that this thread's model gets are known to have no padding."""
+    """Whether the rows of this thread's model are known to be without padding."""
 
     whole = False
 
@@ -19,9 +19,9 @@ _known = _Known()
 
 @contextmanager
 def rows_without_padding() -> Iterator[None]:
-    """Within it models get rows that are known to have no padding, which a compiled model cannot ask.
+    """Inside the block, models take rows to be without padding, which a compiled model cannot check.
 
-    Those of other threads ask as ever.
+    Models of other threads still check.
     """
     _known.whole = True
     try:

@@ -11,9 +11,9 @@ from ..errors import UserError
 class SinusoidalPositions(nn.Module):
     """fairseq's sinusoidal positions, sin in the first half and cos in the second, computed row by row.
 
-    There is no table, so any position costs the same (fairseq rebuilds its table when one passes the end).
-    The first token has index `padding_idx + 1`, as in fairseq. Angles are float64: float32 would be wrong by
-    up to 4e-3 at position 100,000.
+    Without a table, any position costs the same (fairseq rebuilds its table when one passes the end). The
+    first token has index `padding_idx + 1`, as in fairseq. Angles are float64: float32 would be wrong by up
+    to 4e-3 at position 100,000.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int) -> None:

@@ -39,7 +39,7 @@ class OneCycleSchedule(FairseqLRScheduler):
     at T - 1, where it stays; Adam's first beta goes from 0.95 to 0.85 and back.
 
     Raises:
-        UserError: unless 2 <= W < T, for more than one rate, or for an optimiser that has no betas.
+        UserError: unless 2 <= W < T, for more than one rate, or for an optimiser without betas.
     """
 
     def __init__(self, cfg: OneCycleConfig, optimizer: FairseqOptimizer) -> None:

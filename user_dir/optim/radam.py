@@ -45,7 +45,7 @@ class RAdam(FairseqOptimizer):
             raise UserError(f"--radam-clip-tensor is {cfg.radam_clip_tensor}; it must be 0 or more")
         if cfg.memory_efficient_fp16 or cfg.memory_efficient_bf16:
             raise UserError(
-                "--optimizer radam has no memory-efficient form; use --bf16, or --fp16 with "
+                "--optimizer radam lacks a memory-efficient form; use --bf16, or --fp16 with "
                 "--fp16-no-flatten-grads"
             )
         if cfg.fp16 and not cfg.fp16_no_flatten_grads:
@@ -54,7 +54,7 @@ class RAdam(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, object]:
-        """What overrides the settings of a checkpoint."""
+        """Settings that override those of a checkpoint."""
         lr = self.cfg.lr
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,

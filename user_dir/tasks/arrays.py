@@ -1,4 +1,4 @@
-"""The arrays of a prepared folder, and what missing or damaged ones get."""
+"""The arrays of a prepared folder, and the errors for missing or damaged ones."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -29,9 +29,9 @@ def load_labels(
 
     Args:
         folder, prepare: as for `load_array`.
-        rows: how many each of the split's inputs has.
+        rows: the number of rows of each of the split's inputs.
         classes: how many there are.
-        corpus: what the rows are of, for messages.
+        corpus: name of the data, for messages.
 
     Raises:
         UserError: for a missing or damaged file, another number of labels, or one out of range.

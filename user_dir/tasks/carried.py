@@ -1,9 +1,9 @@
 """fairseq's task `carried_language_modeling`: consecutive text, states carried from batch to batch.
 
-Truncated back-propagation, as in fairseq's examples/truncated_bptt: the text is cut into as many streams as
-a batch has rows, over all processes; batch i holds the i-th sample of each stream, and starts with the states
-that batch i - 1 has left, detached. What does not fill a sample of every stream is left out. States start
-again in each epoch and where a run resumes: checkpoints do not contain them.
+Truncated back-propagation, as in fairseq's examples/truncated_bptt: the text is cut into as many streams as a
+batch has rows, over all processes; batch i holds the i-th sample of each stream, and starts with the states
+that batch i - 1 has left, detached. The rest that does not fill a sample of every stream is left out. States
+start again in each epoch and where a run resumes: checkpoints do not contain them.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from ..models import LinearAttentionLM
 from ..modules import LearnedPositions
 
 Sample = dict[str, Any]
-# Settings of language_modeling that streams of text have no use for, at the values that change nothing.
+# Settings of language_modeling that do not apply to streams of text, at their neutral values.
 WITHOUT_USE = {
     "sample_break_mode": "none",
     "add_bos_token": False,
@@ -53,7 +53,7 @@ class Segments(FairseqDataset):
         whole = len(blocks) - (int(blocks.sizes[-1]) < length)
         if whole < streams:
             raise UserError(
-                f"a text of {whole} samples of {length} tokens makes no {streams} streams (--batch-size "
+                f"a text of {whole} samples of {length} tokens cannot fill {streams} streams (--batch-size "
                 "times processes); lower --batch-size or --tokens-per-sample"
             )
         self.blocks, self.per_stream = blocks, whole // streams
@@ -80,7 +80,7 @@ class Segments(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """The batches of `Segments` in the order of the text; a place in them holds for as many streams only."""
+    """The batches of `Segments` in the order of the text; a place is valid for one number of streams."""
 
     def __init__(self, dataset: Segments, **options: Any) -> None:
         batches = [[index] for index in range(len(dataset))]
@@ -91,7 +91,7 @@ class StreamIterator(EpochBatchIterator):
         return {**super().state_dict(), "streams": self.dataset.all_streams}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in fairseq; UserError within an epoch that was begun with another number of streams."""
+        """As in fairseq; UserError inside an epoch that began with another number of streams."""
         now = self.dataset.all_streams
         begun = state_dict.get("streams", now)
         if begun != now and state_dict["iterations_in_epoch"]:
@@ -126,7 +126,7 @@ class CarriedState:
         found = state_bytes(self.state)
         if self.bytes and found > self.bytes:
             raise UserError(
-                "carried state takes mechanisms whose state has a constant size, and that of this layer "
+                "carried state takes mechanisms whose state has a constant size, but the state of this layer "
                 "plan grows with the text; choose others, such as diag, norm, elu or lln"
             )
         self.bytes = found
@@ -169,7 +169,7 @@ def check_settings(args: Any) -> None:
         raise UserError("carried state validates as many streams as it trains; leave --batch-size-valid out")
     for name, value in WITHOUT_USE.items():
         if getattr(args, name) not in (None, value):
-            raise UserError(f"carried state has no use for --{name.replace('_', '-')}; leave it out")
+            raise UserError(f"carried state does not take --{name.replace('_', '-')}; leave it out")
 
 
 @register_task("carried_language_modeling", dataclass=LanguageModelingConfig)
@@ -221,7 +221,7 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
     ) -> StreamIterator:
         """The batches in the order of the text, whatever the process; UserError for a limit on tokens."""
         if max_tokens is not None:
-            raise UserError("carried state has no use for --max-tokens; leave it out")
+            raise UserError("carried state does not take --max-tokens; leave it out")
         return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
     def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:

@@ -50,7 +50,7 @@ class CopyTask(WholeRowsTask):
 
     @classmethod
     def setup_task(cls, cfg: CopyTaskConfig, **kwargs: Any) -> "CopyTask":
-        """The task; there is no data folder."""
+        """The task, which needs no data folder."""
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rows that are drawn on the fly, of which a part of the targets counts."""
+"""Rows that are drawn on the fly; only some of their targets count."""
 
 from typing import Any
 

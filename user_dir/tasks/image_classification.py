@@ -28,7 +28,7 @@ class ImageClassificationConfig(ImageTaskConfig):
         },
     )
     classes: Optional[int] = field(
-        default=None, metadata={"help": "how many; default: what the data folder says"}
+        default=None, metadata={"help": "how many; default: as in the data folder"}
     )
     seed: int = II("common.seed")
 
@@ -82,7 +82,7 @@ class LabelledImages(WholeRowsDataset):
         images: uint8 `(images, height, width, channels)`.
         labels: `(images,)`.
         shuffled: whether batches are drawn at random in each epoch.
-        augmentation: a name of `AUGMENTATIONS`; what it draws depends on seed, epoch and number only.
+        augmentation: a name of `AUGMENTATIONS`; its draws depend on seed, epoch and number only.
         seed: of the augmentation.
     """
 

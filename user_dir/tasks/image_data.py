@@ -66,10 +66,10 @@ class ImageData:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names; raises UserError if the manifest has none."""
+        """The names of the classes; raises UserError if the manifest lacks them."""
         names = self.manifest.get("classes")
         if not isinstance(names, list) or not names:
-            raise UserError(f"{self.folder} has no class names; {PREPARE}")
+            raise UserError(f"{self.folder} lacks class names; {PREPARE}")
         return tuple(map(str, names))
 
     def labelled(self, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the tasks of images share: their configuration, and their shape in checkpoints."""
+"""Base of the tasks of images: their configuration, and their shape in checkpoints."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
@@ -9,7 +9,7 @@ from omegaconf import MISSING
 from .image_data import ImageShape
 from .whole_rows import WholeRowsTask
 
-FROM_DATA = {"help": "of the images; default: what the data folder says"}
+FROM_DATA = {"help": "of the images; default: as in the data folder"}
 
 
 @dataclass

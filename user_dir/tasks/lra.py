@@ -24,7 +24,9 @@ class LRATaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "folder that data-prep/lra.sh wrote"})
     lra_task: Optional[str] = field(
         default=None,
-        metadata={"help": "which task the folder must hold, such as listops; default: any, and it is noted"},
+        metadata={
+            "help": "the task that the folder must hold, such as listops; default: any, which is noted"
+        },
     )
 
 
@@ -83,7 +85,7 @@ class LRATask(WholeRowsTask):
         max_positions: Optional[int] = None,
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
-        """All of them: no sequence is left out, one that is too long is the user's mistake."""
+        """All of them: a sequence that is too long is the user's mistake, not left out."""
         longest = int(dataset.sizes.max(initial=0))
         if max_positions is not None and longest > max_positions:
             raise UserError(

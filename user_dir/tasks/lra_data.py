@@ -1,4 +1,4 @@
-"""A folder that data-prep/lra.sh wrote: what it says about itself, and its splits."""
+"""A folder that data-prep/lra.sh wrote: its manifest and its splits."""
 
 import json
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ class PixelTaskConfig(ImageTaskConfig):
         default=0, metadata={"help": "bytes at the start of an image that are given and not counted"}
     )
     tokens_per_sample: Optional[int] = field(
-        default=None, metadata={"help": "bytes of an image; default: what the data folder says"}
+        default=None, metadata={"help": "bytes of an image; default: as in the data folder"}
     )
     max_target_positions: Optional[int] = field(
         default=None, metadata={"help": "positions of the model; default: --tokens-per-sample"}

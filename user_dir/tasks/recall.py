@@ -54,7 +54,7 @@ class RecallTask(WholeRowsTask):
 
     @classmethod
     def setup_task(cls, cfg: RecallTaskConfig, **kwargs: Any) -> "RecallTask":
-        """The task; there is no data folder."""
+        """The task, which needs no data folder."""
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:

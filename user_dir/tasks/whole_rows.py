@@ -46,7 +46,7 @@ class WholeRowsDataset(FairseqDataset):
     """Rows of known sizes, drawn at random in each epoch where `shuffled`.
 
     Args:
-        sizes: `(rows,)`, what `--max-tokens` counts of each row.
+        sizes: `(rows,)`, the tokens of each row for `--max-tokens`.
         shuffled: whether batches are cut from a new order in every epoch.
     """
 
@@ -72,7 +72,7 @@ class WholeRowsDataset(FairseqDataset):
         raise NotImplementedError
 
     def num_tokens(self, index: int) -> int:
-        """What `--max-tokens` counts."""
+        """The tokens of a row for `--max-tokens`."""
         return self.size(index)
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:

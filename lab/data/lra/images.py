@@ -53,7 +53,7 @@ def read_cifar10_records(source: Source) -> dict[str, np.ndarray]:
 def _records(name: str, content: bytes) -> np.ndarray:
     if not content or len(content) % CIFAR_RECORD:
         raise UserError(
-            f"{name} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,}: it is cut off or not "
+            f"{name} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,}: it is truncated or not "
             "of the binary version of CIFAR-10; get it again"
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
@@ -149,7 +149,7 @@ class _Reader:
         self._root: PurePosixPath | None = None
 
     def images(self) -> Iterator[np.ndarray]:
-        """Each image as uint8 of shape (side, side); the metadata is kept by the way."""
+        """Each image as uint8 of shape (side, side); metadata met on the way is kept."""
         for path, content in self.source.files(self._is_wanted):
             self._check_root(path)
             if path.parts[-2] == "metadata":

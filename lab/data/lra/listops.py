@@ -35,8 +35,8 @@ BLOCK = 1_000
 FILES = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
 HEADER = ["Source", "Target"]
 OLD_PREPARATION = (
-    "has no closing brackets: it is the old preparation, which dropped them, and its expressions have no "
-    "value any more; get the original basic_*.tsv, or use --generate"
+    "lacks closing brackets: the old preparation dropped them, and its expressions no longer have a value; "
+    "get the original basic_*.tsv, or use --generate"
 )
 
 

@@ -1,7 +1,7 @@
 """Pathfinder images: two long contours, short distractors, two discs on one contour or on both.
 
-Most attempts at two long contours fail, so they are made many at a time on masks alone; only what is
-accepted is drawn.
+Most attempts at two long contours fail, so many are tried at a time on masks alone; only the accepted ones
+are drawn.
 """
 
 import math

@@ -61,7 +61,7 @@ def prepare_task(task: LraTask, options: argparse.Namespace) -> tuple[Path, dict
 
 
 def remove_blocks(folder: Path) -> None:
-    """Remove what generating has left in a folder of blocks, and the folder unless it holds more."""
+    """Remove the generated blocks in a folder, and the folder unless it holds other files."""
     for path in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
         if BLOCK.fullmatch(path.name):
             path.unlink()
@@ -148,7 +148,7 @@ class _Builder:
 
     def _origin(self, records: dict[str, SplitRecord]) -> str:
         sizes = {split: len(records[split].labels) if split in records else 0 for split in SPLITS}
-        if self.task.name == "text":  # what is held out comes from train
+        if self.task.name == "text":  # held-out examples come from train
             sizes = {"train": sizes["train"] + sizes["valid"], "valid": 0, "test": sizes["test"]}
         return "published" if sizes == self.task.sizes else SAMPLE
 
@@ -209,8 +209,8 @@ class _Builder:
 class BlockStore:
     """Generated data: the blocks that `make` makes, number by number, in files of `folder`.
 
-    `make` is called in worker processes; a block holds `size` of `unit`. Each has random numbers of its own:
-    the data do not depend on the number of processes, nor on how often the run was interrupted.
+    `make` is called in worker processes; a block holds `size` of `unit`. Each block has its own random
+    numbers: the data depend neither on the number of processes nor on interruptions.
     """
 
     folder: Path
@@ -247,8 +247,8 @@ class BlockStore:
                         self._report(done, len(missing), reported - start)
         except BrokenProcessPool:
             raise UserError(
-                "a generating process was killed, perhaps for want of memory; run the same command again, "
-                "which resumes, with fewer --processes"
+                "a generating process was killed, perhaps because memory ran out; run the same command again "
+                "with fewer --processes to resume"
             ) from None
         made, seconds, cpu = len(missing) * self.size, time.monotonic() - start, _cpu_seconds() - cpu
         print(
@@ -303,14 +303,13 @@ def main(arguments: Namespace) -> None:
         else:
             print(f"{folder} is ready: {describe(manifest)}", flush=True)
     if missing:
-        raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above")
+        raise UserError(f"{', '.join(missing)} not prepared, because files are missing; see above")
 
 
 def fetched(url: str, dest: Path) -> Path:
     """The archive at `url`, in DEST/downloads, where the next preparation finds it.
 
-    Resumes what a killed run has begun. An archive with the name of an original with a known sha256
-    must have it; of others nobody has published one.
+    Resumes an interrupted download. An archive named like an original must have its sha256, if that is known.
 
     Raises:
         UserError: the address names no file, gives none, or gives another file than the original.
@@ -340,11 +339,11 @@ def chosen_tasks(arguments: Namespace) -> list[LraTask]:
     elif arguments.examples is not None:
         raise UserError("--examples is the size of generated data; give it with --generate")
     if arguments.length is not None and arguments.task != "text":
-        raise UserError(f"--length {arguments.length} is for text alone; leave it out for {arguments.task}")
+        raise UserError(f"--length {arguments.length} is for text only; leave it out for {arguments.task}")
     if not arguments.close_brackets and arguments.pipeline == STATE_SPACE:
         raise UserError("the state-space pipeline keeps `]`; drop one of the two options")
     if not 0 <= arguments.valid_fraction < 1:
-        raise UserError(f"--valid-fraction {arguments.valid_fraction} is not at least 0 and less than 1")
+        raise UserError(f"--valid-fraction {arguments.valid_fraction} must be at least 0 and less than 1")
     if arguments.processes < 1 or arguments.seed < 0:
         raise UserError("--processes must be at least 1 and --seed at least 0")
     for task in tasks:

@@ -37,7 +37,7 @@ LRA_RELEASE = f"the benchmark's archive, {_origin('lra')}"
 
 
 class MissingFiles(UserError):
-    """The source holds no files of a task, or not all of them."""
+    """The source lacks files of a task."""
 
 
 @dataclass(frozen=True)
@@ -208,14 +208,14 @@ class Source:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turns what a damaged archive, or none at all, raises while it is read into a UserError."""
+        """Turns the exceptions of reading a file that is damaged or not an archive into a UserError."""
         try:
             yield
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # the system's, not the archive's
                 raise
             raise UserError(
-                f"{self.path} is damaged or no tar archive ({error}); {self.task.name} comes from "
+                f"{self.path} is damaged or not a tar archive ({error}); {self.task.name} comes from "
                 f"{self.task.origin}"
             ) from None
 
@@ -235,7 +235,7 @@ class Source:
 
     @property
     def verified(self) -> bool | None:
-        """True if what was read is an original of known sha256, archive or files; None otherwise."""
+        """True if the archive, or its files, have the known sha256 of the original; None otherwise."""
         known = self.recognised or any(digest in KNOWN_ARCHIVES for digest in self.hashes.values())
         return True if known else None
 

@@ -62,8 +62,8 @@ class ByteSymbols:
 class CharacterSymbols:
     """Characters, the first `length` - 1 kept and `</s>` added; rare ones are <unk>.
 
-    Characters get provisional indices in the order they are met; `finish` keeps those that occur
-    `least` times in the counted files, the most frequent first, and renumbers what was written.
+    Characters get provisional indices in the order they are met; `finish` keeps those that occur `least`
+    times in the counted files, the most frequent first, and renumbers the written rows.
     """
 
     def __init__(self, length: int, least: int) -> None:

@@ -18,7 +18,7 @@ from lab.data.tokenization import SPECIAL_SYMBOLS
 from lab.errors import UserError
 
 TOKEN_TYPE = np.uint16
-"""What fairseq stores the numbers of a dictionary of less than 65,500 entries as."""
+"""The type in which fairseq stores numbers of a dictionary of less than 65,500 entries."""
 
 MOST_ENTRIES = 65_000
 FIRST = len(SPECIAL_SYMBOLS)
@@ -54,7 +54,7 @@ class Symbols(Protocol):
 def write_examples(
     folder: Path, split: str, inputs: Sequence[str], examples: Iterable[Example], unit: str
 ) -> SplitRecord:
-    """Write the inputs and labels of one split; `unit` is what an example is, in the plural."""
+    """Write the inputs and labels of one split; `unit` names the examples, in the plural."""
     record = SplitRecord()
     with ExitStack() as stack:
         writers = [
@@ -81,8 +81,8 @@ def write_files(
 ) -> dict[str, SplitRecord]:
     """Write the splits of a task that has one file for each: `files` maps their names to the splits.
 
-    `read` is given name and content, and makes examples of a label and what the `symbols` encode for each
-    input. UserError for a file that is missing, there twice, or empty.
+    `read` gets name and content and yields examples: a label, and a row of the `symbols` for each input.
+    UserError for a file that is missing, there twice, or empty.
     """
     records = {}
     for path, content in source.files(lambda path: path.name in files):

@@ -19,7 +19,7 @@ LOWEST, FLOOR = -1e30, 1e-20  # of LLN: the maximum over no keys; added to denom
 
 @dataclass
 class Tokens:
-    """What all layers share of one call: the next tokens of each row, padding behind the real ones.
+    """The next tokens of each row in one call, padding behind the real ones; all layers share it.
 
     `padding: (B, T)`, True at padding; `start, end: (B,)` count the real tokens before and with these.
     """
@@ -100,7 +100,7 @@ class LRPE(nn.Module):
 
 
 class Attention(nn.Module):
-    """What all attentions have; called with `x: (B, T, D)`, `Tokens` and the layer's state, see `attend`."""
+    """Base of all attentions; called with `x: (B, T, D)`, `Tokens` and the layer's state, see `attend`."""
 
     def __init__(self, config, options):
         super().__init__()
@@ -241,7 +241,7 @@ def attend_in_blocks(q, k, v, tokens, state, size, causal, weigh):
 
 
 def softmax_weights(scores, visible):
-    """Softmax over what is visible; zero for a row that sees nothing."""
+    """Softmax over the visible keys; zero for a row that sees nothing."""
     return scores.float().masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0.0)
 
 

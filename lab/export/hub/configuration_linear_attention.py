@@ -4,7 +4,7 @@ from transformers import PretrainedConfig
 
 
 class LinearAttentionConfig(PretrainedConfig):
-    """What the exporter writes to config.json; `plan` names the attentions of each layer, summed if several.
+    """The content of config.json; `plan` names the attentions of each layer, summed if several.
 
     `attention_options` has the options of each attention by its name, as the training calls them; `places`
     the number of each layer in training, from 0, and how many there were.

@@ -37,9 +37,9 @@ ACTIVATIONS = {
 
 
 class DecodingState:
-    """Of each row: how many real tokens and columns were seen, and what each attention remembers of them."""
+    """Per row: the number of real tokens and of columns seen, and the state of each attention."""
 
-    is_compileable = False  # `generate` asks a state that it is given
+    is_compileable = False  # read by `generate`
 
     def __init__(self, rows, device):
         self.seen = torch.zeros(rows, dtype=torch.long, device=device)
@@ -101,7 +101,7 @@ class Layer(nn.Module):
 
 
 class LinearAttentionPreTrainedModel(PreTrainedModel):
-    """What the models below share."""
+    """Base of the models below."""
 
     config_class = LinearAttentionConfig
     base_model_prefix = "model"
@@ -110,7 +110,7 @@ class LinearAttentionPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
 
     def _init_weights(self, module):
-        """What a checkpoint lacks, such as a head for other classes, begins as the part does by itself."""
+        """Parts that a checkpoint lacks, such as a head for other classes, keep their own initialisation."""
         if isinstance(module, nn.Linear | nn.LayerNorm):
             module.reset_parameters()
 

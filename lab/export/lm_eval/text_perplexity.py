@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 END_OF_LINE = "</s>"
-"""What fairseq reads at the end of every line."""
+"""The token that fairseq adds to every line."""
 
 
 def document(lines: Iterable[str]) -> tuple[str, int]:
@@ -19,7 +19,7 @@ def document(lines: Iterable[str]) -> tuple[str, int]:
 
 def read(text: str, **unused: object) -> dict[str, Any]:
     """The file `text`, of `--metadata`, as a split of one document (`text`, `words`)."""
-    from datasets import Dataset  # which lm-eval has, and this project has not
+    from datasets import Dataset  # comes with lm-eval
 
     with Path(text).open(encoding="utf-8", newline="\n") as lines:
         content, words = document(lines)
@@ -27,6 +27,6 @@ def read(text: str, **unused: object) -> dict[str, Any]:
 
 
 def score(doc: dict[str, Any], results: list[float]) -> dict[str, tuple[float, int]]:
-    """The log-likelihood of the document in nats, and the words that it is shared by."""
+    """The log-likelihood of the document in nats, and its number of words."""
     [likelihood] = results
     return {"word_perplexity": (likelihood, doc["words"])}

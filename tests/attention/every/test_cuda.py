@@ -28,7 +28,7 @@ def rows_and_padding(dtype):
 
 
 def error(got, expected):
-    """The norm of the difference over that of what is expected, or over 1.
+    """The norm of the difference over that of the expected value, or over 1.
 
     Under softmax the gradient of the keys' bias is zero but for rounding.
     """

@@ -41,7 +41,7 @@ def check_equal_tokens(key, causal, dtype):
     out = finite(module, x)
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     if name in WITHOUT_POSITIONS and not causal:
-        same = out[name == "longformer" :]  # its first token has maps of its own
+        same = out[name == "longformer" :]  # its first token has separate maps
         torch.testing.assert_close(same, same[:1].expand_as(same), rtol=tolerance, atol=tolerance)
     if name == "informer":
         torch.testing.assert_close(out, module.out_proj(module.v_proj(x)), rtol=tolerance, atol=tolerance)

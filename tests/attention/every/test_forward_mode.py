@@ -10,7 +10,7 @@ NO_FORMULA = "Trying to use forward AD with"
 
 
 def check(module, x):
-    """The gradients are linear in what comes in, so that their tangent is the gradient by its tangent."""
+    """The gradients are linear in the incoming one, so that their tangent is the gradient by its tangent."""
     x.requires_grad_()
     out = module(x)
     out = out[0] if isinstance(out, tuple) else out

@@ -93,7 +93,7 @@ def test_incremental_equals_full(key, dtype):
 @pytest.mark.parametrize("within", ["all", "prompt", "rest"])
 @torch.no_grad()
 def test_incremental_equals_full_under_autocast(key, within):
-    """Far enough for what bfloat16 does to distances and to sums; also on in some steps and off in others."""
+    """Far enough for bfloat16's rounding of distances and sums; also on in some steps and off in others."""
     module = build(key, True)
     x = torch.randn(330, 1, 12)
     state: dict = {}
@@ -101,7 +101,7 @@ def test_incremental_equals_full_under_autocast(key, within):
         full = module(x)[0].float()
     pieces = []
     for piece in x.split([299, 1, *[1] * 10, 20]):
-        part = "prompt" if len(pieces) < 2 else "rest"  # the second enlarges what is kept
+        part = "prompt" if len(pieces) < 2 else "rest"  # the second enlarges the cache
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within in ("all", part)):
             pieces.append(module(piece, incremental_state=state)[0].float())
     error = (torch.cat(pieces) - full).norm() / full.norm()
@@ -219,7 +219,7 @@ KEPT = {  # of the full form, if there is one, and the causal
     [(key, bool(form), most) for key, forms in KEPT.items() for form, most in enumerate(forms) if most],
 )
 def test_memory_in_half_precision(key, causal, most):
-    """In arrays of the input's size; parameters and what blocks and features add are at most another half."""
+    """In arrays of the input's size; parameters, blocks and features add at most another half."""
     module = build(key, causal, torch.bfloat16, dim=64).train()
     x = torch.randn(1024, 1, 64, dtype=torch.bfloat16, requires_grad=True)
     outputs = []
@@ -312,7 +312,7 @@ def test_half_precision_stays_finite_and_near(key, causal):
             out.float().square().sum().backward()
             assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
             error = (out.float() - expected).norm() / expected.norm()
-            # Of the others, tests of their own compare half precision where tokens see the same.
+            # Separate tests of the others compare half precision where tokens see the same.
             assert not MECHANISMS[key].continuous or error < most
 
 

@@ -1,4 +1,4 @@
-"""fault_check.sh counts what pytest reports."""
+"""fault_check.sh counts the results of pytest."""
 
 import os
 import subprocess

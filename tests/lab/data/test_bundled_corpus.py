@@ -42,7 +42,7 @@ def ten_words_in_a_row(documents):
 
 
 def test_held_out_text_is_hardly_in_train(splits):
-    """Topics quote whole chapters of each other; left is what two sections put the same way.
+    """Topics quote whole chapters of each other; only phrases that two sections share are left.
 
     How much that is depends on Python's version, whose reference this is.
     """

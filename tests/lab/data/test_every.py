@@ -1,4 +1,4 @@
-"""Every command of data-prep/: what it makes is the same each time, is left alone, and is not another's."""
+"""Every command of data-prep/: its result is the same each time, is left alone, and is not another's."""
 
 import pytest
 
@@ -23,7 +23,7 @@ OTHERS = [
     ("roberta", f"{SP} 340", "", "tokenizer sentencepiece, not gpt2"),
     ("roberta", " text", " wikitext-2", "corpus text, not wikitext-2"),
     ("own", "--vocab-size 340", "--tokenizer words", "tokenizer sentencepiece, not words"),
-    ("own", "{tiny}", "{small}", "prepared from another valid split than that of"),
+    ("own", "{tiny}", "{small}", "prepared from another valid split than"),
     ("bundled", "1000", "1001", "vocabulary 1000, not 1001"),
     ("digits", "digits", "digits --size 4", "size None, not 4"),
     ("listops", "200", "100", "examples 200, not 100"),

@@ -1,4 +1,4 @@
-"""GLUE folders as fairseq's sentence_prediction task reads them, and what becomes of a bad start."""
+"""GLUE folders as fairseq's sentence_prediction task reads them, and bad starts."""
 
 import json
 import shutil
@@ -208,7 +208,7 @@ def test_another_tokeniser_is_refused(folder, prepare, tmp_path, tiny_pretrainin
     shutil.copytree(tiny_pretraining, other)
     lines = (other / "dict.txt").read_text().splitlines()
     (other / "dict.txt").write_text("\n".join([*lines[1:], lines[0]]) + "\n")
-    with pytest.raises(UserError, match="prepared with another tokeniser than that of"):
+    with pytest.raises(UserError, match="was not prepared with the tokeniser of"):
         prepare(folder, tmp_path / "out", "--task", "CoLA", "--partial", tokenizer_from=other)
 
 

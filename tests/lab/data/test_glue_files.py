@@ -26,7 +26,7 @@ REAL_LABELS = {
     "RTE": ({"entailment": 1_249, "not_entailment": 1_241}, {"entailment": 146, "not_entailment": 131}),
     "WNLI": ({"1": 312, "0": 323}, {"1": 31, "0": 40}),
 }
-REAL_SIZES = {  # what the reference data hold, complete and sampled
+REAL_SIZES = {  # examples in the reference data, complete and sampled
     "CoLA": {"train": 8_551, "valid": 1_043, "test": 1_063},
     "SST-2": {"train": 67_349, "valid": 872, "test": 1_821},
     "MRPC": {"train": 3_668, "valid": 408, "test": 1_725},

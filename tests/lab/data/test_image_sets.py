@@ -1,4 +1,4 @@
-"""data-prep/images.sh: real digits, idx files, the CIFAR-10 sample, and what damaged files get."""
+"""data-prep/images.sh: real digits, idx files, the CIFAR-10 sample, and errors for damaged files."""
 
 import gzip
 import re
@@ -91,7 +91,7 @@ def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
     [
         (NAMES[0], lambda x: b"\x00\x00\x08\x01" + x[4:], "begins with 00 00 08 01; expected 00 00 08 03"),
         (NAMES[0], lambda x: x[:-1], "has 23,535 bytes; expected 23,536"),
-        (NAMES[0], lambda x: x[:9], "is cut off: it has 9 bytes"),
+        (NAMES[0], lambda x: x[:9], "is truncated: it has 9 bytes"),
         (
             NAMES[2],
             lambda x: x[:8] + struct.pack(">2I", 14, 56) + x[16:],
@@ -113,7 +113,7 @@ def test_missing_and_cut_archives(refused, tmp_path):
     packed = tmp_path / "raw" / f"{NAMES[0]}-ubyte.gz"
     packed.write_bytes(packed.read_bytes()[:-9])
     words = (command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial")
-    assert "is cut off or no gzip file" in refused(*words)
+    assert "is truncated or not a gzip file" in refused(*words)
     packed.unlink()
     assert f"holds no {NAMES[0]}-ubyte.gz" in refused(*words)
 

@@ -1,4 +1,4 @@
-"""Pre-training data for RoBERTa models: documents, tokens, and what fairseq makes of them."""
+"""Pre-training data for RoBERTa models: documents, tokens, and fairseq's reading of them."""
 
 import gzip
 import json
@@ -202,7 +202,7 @@ def test_text_of_another_folder_is_refused(tiny_pretraining, tmp_path):
     (other / "train.txt").write_text((source / "train.txt").read_text().replace("cat", "cow"))
     options = ("--dest", tiny_pretraining, "--tokenizer", "sentencepiece", "--vocab-size", 340)
     prepare("roberta", "text", "--from", same, *options)
-    with pytest.raises(UserError, match=r"another train split than that of .*other: from .*bytes, sha256"):
+    with pytest.raises(UserError, match=r"another train split than .*other has: from .*bytes, sha256"):
         prepare("roberta", "text", "--from", other, *options)
     with pytest.raises(UserError, match="does not exist"):
         prepare("roberta", "text", "--from", gone, *options)

@@ -1,4 +1,4 @@
-"""What a prepared folder holds, read back with fairseq's own readers."""
+"""The content of a prepared folder, read back with fairseq's own readers."""
 
 import json
 import os
@@ -150,7 +150,7 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
         assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
     call(*as_wikitext2(source, words))
     sentence = refused(*as_wikitext2(source, dest), "--vocabulary-from", words)
-    assert f"{dest} was prepared with another vocabulary than that of {words}" in sentence
+    assert f"{dest} was not prepared with the vocabulary of {words}" in sentence
     sentence = refused(*as_wikitext2(source, tmp_path / "other"), "--vocabulary-from", source)
     assert "holds no prepared corpus" in sentence
 
@@ -266,5 +266,5 @@ def test_a_run_resumes_on_the_data_that_it_began_with(prepared, folder, tmp_path
             keep_data_record(folder, run, resumes=True)
         (folder / name).write_bytes(before)
     (run / "data.json").write_text("[]")
-    with pytest.raises(UserError, match="does not say what the run is trained on"):
+    with pytest.raises(UserError, match="does not name the data of the run"):
         keep_data_record(folder, run, resumes=True)

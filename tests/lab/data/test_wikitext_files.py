@@ -13,7 +13,7 @@ from tests.helpers.prepared import as_wikitext2, manifest
 
 
 def read(source, corpus, split, target):
-    """A split as written to `target`, and what it was found to be."""
+    """A split as written to `target`, and its description."""
     reader = texts.SplitReader(source, corpus, split)
     causal_lm.write_lines(reader, target)
     return reader.text()

@@ -1,4 +1,4 @@
-"""Exported models, and what transformers makes of them."""
+"""Exported models, and their use in transformers."""
 
 import os
 import subprocess

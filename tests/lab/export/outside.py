@@ -1,4 +1,4 @@
-"""What `transformers` makes of exported models, in a process that has neither fairseq nor this project.
+"""Exported models in `transformers`, in a process that has neither fairseq nor this project.
 
     python outside.py {answer,run_code,train,write_roberta,read_card} FOLDER ARGUMENTS...
 
@@ -52,7 +52,7 @@ def answer_to(folder: Path, asked: dict) -> dict:
             "indices": indices,
             "texts": [tokenizer.decode(row, skip_special_tokens=True) for row in indices],
         }
-    load(folder)[0].save_pretrained(folder / "again")  # saved and loaded again, it is what it was
+    load(folder)[0].save_pretrained(folder / "again")  # saving and loading again changes nothing
     model, kind = load(folder / "again")
     model.eval()
     with torch.no_grad():

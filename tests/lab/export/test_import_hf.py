@@ -1,4 +1,4 @@
-"""RoBERTa weights of transformers as checkpoints: the same logits, what others take, and bad input."""
+"""RoBERTa weights of transformers as checkpoints: the same logits, other encoders, and bad input."""
 
 import json
 
@@ -96,7 +96,7 @@ def test_all_of_softmax_is_taken(call, hf, encoder_corpus, tmp_path, capsys):
     told = capsys.readouterr().out
     assert (
         "at random: nothing" in told
-        and "left out, no part of an encoder: roberta.pooler.dense.weight" in told
+        and "left out, not part of an encoder: roberta.pooler.dense.weight" in told
     )
     theirs = load_file(hf / "model.safetensors")
     assert torch.equal(ours[EMBEDDING], theirs["roberta.embeddings.word_embeddings.weight"])
@@ -154,7 +154,7 @@ def test_rows_follow_the_vocabulary(call, hf, encoder_corpus, tmp_path, capsys, 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--finetune-from-model", "--restore-file"])
 def test_training_starts_from_it(call, hf, encoder_corpus, encoder_configs, tmp_path, flag):
-    """With a learning rate that rounds to zero, what training saves is what was imported."""
+    """With a learning rate that rounds to zero, training saves the imported weights."""
     ours = imported(call, hf, encoder_corpus, tmp_path / "out", "--arch", "roberta_lln_diag")
     flags = [flag, tmp_path / "out" / "imported.pt", "--encoder-ffn-embed-dim", 20, "--tokens-per-sample", 64]
     flags += ["--max-update", 1, "--lr", 1e-50, "--weight-decay", 0]

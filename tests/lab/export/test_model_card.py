@@ -1,4 +1,4 @@
-"""The model card says what the run has recorded of these weights, and nothing of others."""
+"""The model card has the run's records of these weights, and none of others."""
 
 import json
 import math
@@ -22,7 +22,7 @@ CHECKPOINT = "checkpoint_last.pt"
 
 @pytest.fixture
 def run(trained, tmp_path) -> Path:
-    """A copy of the run, which the tests may change, without what other tests have evaluated."""
+    """A copy of the run, which the tests may change, without the evaluations of other tests."""
     evaluated = shutil.ignore_patterns("checkpoint_*.json")
     return shutil.copytree(trained, tmp_path / "run", ignore=evaluated)
 

@@ -117,7 +117,7 @@ def test_the_configuration_has_the_options_of_the_model(architecture, options, e
 
 
 def test_options_that_the_configuration_lacks_are_those_of_the_model():
-    """Checkpoints of early versions do not hold what follows from the layer plan."""
+    """Checkpoints of early versions lack settings that follow from the layer plan."""
     source = build("transnormer_t2")
     source.cfg.diag_activation = source.cfg.norm_feature_map = None
     options = json.loads(model_files(source)["config.json"])["attention_options"]
@@ -136,7 +136,7 @@ def padded(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def continued(model, prompts: torch.Tensor, count: int) -> torch.Tensor:
-    """What fairseq's model appends greedily, reading the whole row for each token."""
+    """The tokens that fairseq's model appends greedily, reading the whole row for each."""
     tokens = prompts
     with torch.no_grad():
         for _ in range(count):
@@ -220,7 +220,7 @@ def test_classification_head(transformers_answers, tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "options", "message"),
     [
-        ("performer_lm", {}, "'performer' attention cannot be exported; those that can are softmax, elu"),
+        ("performer_lm", {}, "'performer' attention cannot be exported; choose from softmax, elu"),
         ("lln_lm", {"lln_statistics": "batch"}, "statistics 'batch' depends on the rest of the batch"),
         ("roberta_linear", {"encoder_norm": "batchnorm"}, "--encoder-norm batchnorm cannot be exported"),
         ("transnormer_t1", {"adaptive_softmax_cutoff": "20"}, "adaptive softmax cannot be exported"),

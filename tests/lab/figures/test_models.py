@@ -1,4 +1,4 @@
-"""The analyses of trained models, on tiny ones: figures, what they hold, and bad input in one sentence."""
+"""The analyses of trained models, on tiny ones: figures, their content, and bad input in one sentence."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The figures that need no model: made once, drawn from JSON alone, and what their tests find."""
+"""The figures that need no model: made once, drawn from JSON alone, and their verdicts."""
 
 import json
 import shutil

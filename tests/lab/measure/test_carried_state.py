@@ -1,4 +1,4 @@
-"""States carried from segment to segment: the law, streams, buckets, the command and what it refuses."""
+"""States carried from segment to segment: the law, streams, buckets, the command and its refusals."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Models of images: bits per dimension, accuracy, samples and completions; what does not fit."""
+"""Models of images: bits per dimension, accuracy, samples and completions; data that do not fit."""
 
 import json
 import shutil

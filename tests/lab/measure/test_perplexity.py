@@ -1,4 +1,4 @@
-"""eval_ppl.sh: its figures against a computation of our own, and what bad input gets."""
+"""eval_ppl.sh: its figures against an independent computation, and bad input."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`predict` on what finetune_glue.sh has kept: figures, files, and what bad input gets."""
+"""`predict` on the runs that finetune_glue.sh has kept: figures, files, and bad input."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ HEADER = "index\tsentence1\tsentence2\tlabel\n"
 
 @pytest.fixture
 def best(finetuned, tmp_path):
-    """A copy of what a run on RTE has left, to be spoilt."""
+    """A copy of a run on RTE, to be spoilt."""
     shutil.copytree(finetuned / "RTE" / RUN, tmp_path / "run")
     return tmp_path / "run" / "checkpoint_best.pt"
 
@@ -125,7 +125,7 @@ def test_one_example_has_no_correlation(call, finetuned, tmp_path, capsys):
 
 
 def test_long_sentence_is_cut_and_counted(call, best, rows, tmp_path, capsys):
-    """What lies behind the last position decides nothing; the other examples are as without it."""
+    """Tokens behind the last position decide nothing; the other examples are as without it."""
     short, long = "0\tThe cat .\tThe dog .\tentailment\n", "The cat saw the dog . " * 20
     path, out = rows(f"{HEADER}{short}1\t{long}\tThe cat .\tentailment\n"), tmp_path / "out.tsv"
     call(predict_glue, best, "--task", "RTE", "--input", path, "--out", out)
@@ -182,7 +182,7 @@ def test_half_written_checkpoint(call, refused, best, predict, tmp_path, capsys)
     assert (tmp_path / "out.tsv").read_bytes() == expected
     whole.unlink()
     sentence = refused(predict_glue, best, *predict)
-    assert "checkpoint_best.pt is incomplete and there is no other checkpoint beside it" in sentence
+    assert "checkpoint_best.pt is incomplete, without another checkpoint beside it" in sentence
     assert (tmp_path / "out.tsv").read_bytes() == expected
 
 

@@ -18,7 +18,7 @@ COMMITTED = ROOT / "results" / "measured"
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Documents and results in a folder of their own; returns the document."""
+    """Documents and results in a separate folder; returns the document."""
     document = tmp_path / "README.md"
     names = [name for name in make_results.SECTIONS if name not in ("index", "claims")]
     sections = "\n".join(f"<!-- table: {name} -->\n<!-- end -->" for name in names)
@@ -101,7 +101,7 @@ def test_tables_of_the_long_stream_are_those_of_its_record():
 
 
 def anchors(path):
-    """What a link to a heading of the document may end in."""
+    """The anchors of the document's headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Pictures: what a logarithmic axis cannot show is left out; colours and names tell lines apart."""
+"""Pictures: points that a logarithmic axis cannot show are left out; colours and names tell lines apart."""
 
 from itertools import combinations, pairwise
 

@@ -180,7 +180,7 @@ def test_nothing_to_report(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     out = tmp_path / "report.html"
     sentence = refused(report, tmp_path / "empty", "--out", out)
-    assert "holds no run and no result; train a model first" in sentence
+    assert "holds neither runs nor results; train a model first" in sentence
     assert "there is no folder" in refused(report, tmp_path / "none", "--out", out)
     assert "cannot write" in refused(report, tmp_path / "empty", "--out", tmp_path)
     assert not out.exists()
@@ -240,7 +240,7 @@ def test_in_a_browser(call, runs, tmp_path):
 
 
 def browse(path: Path, profile: Path):
-    """What the probe has seen, and the console's lines."""
+    """The probe's observations, and the console's lines."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
     command += ["--window-size=400,900", "--enable-logging=stderr", "--dump-dom", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

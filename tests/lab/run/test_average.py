@@ -1,4 +1,4 @@
-"""Averages of checkpoints: later records name what they are of, and no run resumes from one."""
+"""Averages of checkpoints: later records name the averaged checkpoints, and no run resumes from one."""
 
 import re
 import shutil

@@ -86,7 +86,7 @@ def test_hub_encodes_and_extracts_features(hub, pretrained):
 
 
 def test_hub_fills_the_mask(hub, pretrained):
-    """With what the model finds most likely there."""
+    """With the token that the model finds most likely there."""
     filled = hub.fill_mask("The cat <mask> .", topk=8)
     dictionary = hub.task.source_dictionary
     tokens, _ = tokens_of(pretrained)
@@ -164,7 +164,7 @@ def test_checkpoint_in_the_layout_of_the_authors_fork(pretrained, encoder_corpus
 
 
 def test_flags_build_the_model_again(pretrained):
-    """Only what differs from the architecture's defaults."""
+    """Only settings that differ from the architecture's defaults."""
     words = encoder_flags(read_encoder(pretrained / "checkpoint_last.pt"))
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert pairs["--arch"] == "roberta_transnormer_t1"

@@ -1,4 +1,4 @@
-"""What every kind of training does: files, curves, resuming after a kill, several processes, refusals."""
+"""Every kind of training: files, curves, resuming after a kill, several processes, refusals."""
 
 import shlex
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from tests.helpers.tiny import losses
 LAST = "checkpoint_last.pt"
 WITHOUT_CHANCE = "--max-update 4 --disable-validation --batch-size 4 --dropout 0 --attention-dropout 0"
 BY_PROCESS = ("running_mean", "running_var", "num_batches_tracked")
-"""Ends of the names of what each process has for itself."""
+"""Endings of files that each process has for itself."""
 
 pytestmark = pytest.mark.slow
 

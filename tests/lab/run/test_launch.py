@@ -1,4 +1,4 @@
-"""Which processes train, according to the command line and what torchrun or srun has set."""
+"""Which processes train, according to the command line and the variables of torchrun or srun."""
 
 import os
 import sys
@@ -69,7 +69,7 @@ def test_what_the_environment_says(environ, visible, expected, machines):
 
 
 def test_every_rank_has_its_gpu(machines):
-    """Four processes here, eight by srun: all ranks, each on a GPU of its own, and one place to meet."""
+    """Four processes here, eight by srun: all ranks, each on its own GPU, and one place to meet."""
     here, there = machines({}, 4).ranks(), []
     for task in range(8):
         environ = SRUN | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task % 4)}

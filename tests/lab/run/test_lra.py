@@ -1,4 +1,4 @@
-"""train_lra.sh and lab.sh evaluate lra: records, what an earlier run has left, and data that do not fit."""
+"""train_lra.sh and lab.sh evaluate lra: records, leftovers of an earlier run, and data that do not fit."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""pretrain_roberta.sh: what it carries on and refuses; lab.sh evaluate mlm."""
+"""pretrain_roberta.sh: resuming and refusals; lab.sh evaluate mlm."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What fairseq imports to score with is loaded when a score is computed; the memory that a process held."""
+"""Libraries for scores are loaded when a score is computed; the memory that a process held."""
 
 import gc
 import sys

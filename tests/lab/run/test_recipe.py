@@ -33,7 +33,7 @@ CONFIGS = sorted(
 
 
 def parsed(flags: list[str], data: Path) -> Namespace:
-    """What fairseq reads from a command line of `fairseq-train`."""
+    """The configuration that fairseq reads from a command line of `fairseq-train`."""
     parser = options.get_training_parser()
     words = [] if "copy" in flags else [str(data)]  # that task draws its data
     return options.parse_args_and_arch(parser, [*words, "--user-dir", f"{ROOT}/user_dir", *flags])
@@ -207,7 +207,7 @@ def test_the_last_value_of_a_flag_counts(words, value):
         ("optimizer: {lr: [1]}", "optimizer needs a _name"),
         ("model: {_name: transnormer_t1, diag_blocksize: 4}", "did you mean diag_block_size"),
         ("task: [", "cannot be read"),
-        ("defaults: [basis]", "there is no .*basis.yaml, which the defaults name"),
+        ("defaults: [basis]", "its defaults name the base .*basis.yaml, which is missing"),
         ("model: {_name: '${nothing}'}", "cannot be read"),
         ("optimization: {update_freq: 2}", r"update_freq is 2; write a list of .* such as \[1\]"),
         ("optimization: {update_freq: []}", r"update_freq is \[\]; write a list"),

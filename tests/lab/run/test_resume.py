@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from, the lock of its folder, and what --fresh does."""
+"""Which checkpoint a run resumes from, the lock of its folder, and --fresh."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What training does when it is asked to stop; tests/faults asks real runs."""
+"""Training that is asked to stop; tests/faults asks real runs."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ KILL = "import os, sys; os.kill(*map(int, sys.argv[1:]))"
 
 @pytest.fixture
 def loop(monkeypatch):
-    """fairseq's loop after an update: what it did is in `done`; asked to stop, it is `stopping`'s."""
+    """fairseq's loop after an update: its steps are in `done`; asked to stop, it is `stopping`'s."""
     done = []
     module = SimpleNamespace(
         train=lambda *given: done.append("train"),

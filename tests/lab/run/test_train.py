@@ -1,4 +1,4 @@
-"""train_lm.sh: the command it makes, resuming, several nodes, what bad input gets, and --plan.
+"""train_lm.sh: the command it makes, resuming, several nodes, bad input, and --plan.
 
 A plan comes from the log of the run, from its first updates, or without either.
 """

@@ -1,4 +1,4 @@
-"""The verdict on a claim: what confirms it, what contradicts it, and what decides nothing."""
+"""The verdict on a claim: confirmed, contradicted, or undecided."""
 
 import math
 import random
@@ -123,7 +123,7 @@ def test_no_effect_rarely_gets_a_verdict(seeds, kind):
     """At most 5 % of 2,000 studies, plus three binomial standard errors of 0.5 %."""
     draw, false = random.Random(seeds), 0
     for _ in range(2000):
-        level = {seed: draw.gauss(0, 1) for seed in range(seeds)}  # what the rows of a seed share
+        level = {seed: draw.gauss(0, 1) for seed in range(seeds)}  # shared by the rows of a seed
         rows = {
             row: {seed: math.exp(0.1 * (level[seed] + draw.gauss(0, 1))) for seed in level} for row in "abcd"
         }

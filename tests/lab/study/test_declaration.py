@@ -1,4 +1,4 @@
-"""Studies as their YAMLs declare them: ours, the one of the documents, and what bad ones get."""
+"""Studies as their YAMLs declare them: ours, the one of the documents, and bad ones."""
 
 import re
 from fnmatch import fnmatchcase

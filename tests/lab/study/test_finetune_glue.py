@@ -1,4 +1,4 @@
-"""finetune_glue.sh on all nine tasks: runs, results, table; and what bad input gets."""
+"""finetune_glue.sh on all nine tasks: runs, results, table; and bad input."""
 
 import json
 import re
@@ -324,7 +324,7 @@ def test_tasks_that_do_not_fit(refused, sweep, glue, tmp_path):
     manifest["tokenizer_fingerprint"] = "0"
     (data / "RTE" / "preparation.json").write_text(json.dumps(manifest))
     sentence = refused(finetune_glue, *sweep, "--data", data)
-    assert "was trained with another tokeniser" in sentence and "--tokenizer-from" in sentence
+    assert "was not trained with the tokeniser of" in sentence and "--tokenizer-from" in sentence
     # Without the dictionary beside the checkpoint its size still tells.
     alone = tmp_path / "checkpoint_last.pt"
     shutil.copy(sweep[0], alone)
@@ -346,7 +346,7 @@ def test_checkpoints_that_are_none(refused, sweep, tmp_path):
     path, trace = tmp_path / "given.pt", tmp_path / "trace"
     assert f"no checkpoint {path}" in sentence(path)
     path.write_bytes(sweep[0].read_bytes()[:-100])
-    assert "is incomplete and there is no other checkpoint" in sentence(path)
+    assert "is incomplete, without another checkpoint" in sentence(path)
     torch.save({"model": Evil(trace)}, path)
     assert "nothing in it was run" in sentence(path)
     assert not trace.exists()

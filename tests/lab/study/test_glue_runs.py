@@ -23,7 +23,7 @@ UPDATES = 6  # two epochs: the first one's checkpoint is there when the second i
 
 
 def figures(out):
-    """The records of a sweep without what differs between equal runs."""
+    """The records of a sweep without entries that differ between equal runs."""
     records = {path.relative_to(out): read_json(path) for path in out.glob("*/*/seed*.json")}
     return {path: {key: one[key] for key in ("cell", "data", "found")} for path, one in records.items()}
 
@@ -164,7 +164,7 @@ def test_whole_epochs(call, pretrained, glue, tmp_path, name):
 
 
 def test_a_folder_of_other_settings_is_refused(refused, no_training, finetuned, words, tmp_path):
-    """What a run of other settings has left is neither taken, resumed nor removed."""
+    """A run of other settings is neither taken, resumed nor removed."""
     shutil.copytree(finetuned / "WNLI", tmp_path / "out" / "WNLI")
     words[words.index("--max-update") + 1] = 1
     sentence = refused(finetune_glue, *words, "--task", "WNLI")

@@ -35,9 +35,9 @@ def test_what_cannot_be_loaded(own_attention, monkeypatch):
     with pytest.raises(UserError, match=r"broken\.py cannot be imported: ModuleNotFoundError: No module"):
         load_own()
     (own_attention / "broken.py").write_text("")
-    with pytest.raises(UserError, match=r"broken\.py registers no attention 'broken'; call the file"):
+    with pytest.raises(UserError, match=r"broken\.py registers no attention 'broken'; name the file"):
         load_own()
     monkeypatch.setenv(OWN_ATTENTIONS, str(own_attention / "none"))
     for read in (load_own, lambda: check_plan("mine", 2, "a cell")):
-        with pytest.raises(UserError, match=f"{OWN_ATTENTIONS}: there is no folder"):
+        with pytest.raises(UserError, match=f"{OWN_ATTENTIONS}: .* is not a folder"):
             read()

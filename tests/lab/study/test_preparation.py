@@ -1,4 +1,4 @@
-"""Data that a study prepares first: which, and what it says where that fails. Nothing is downloaded here."""
+"""Data that a study prepares first, and its messages if that fails. Nothing is downloaded here."""
 
 import os
 import select

@@ -32,7 +32,7 @@ def updates(log: Path) -> list[int]:
 
 
 def interrupt(out: Path) -> str:
-    """Press Ctrl-C while the first model trains, on one core, so alone; gives what was printed."""
+    """Press Ctrl-C while the first model trains, on one core, so alone; returns the output."""
     process = subprocess.Popen(
         [ROOT / "scripts" / "quickstart.sh", "--updates", str(UPDATES), "--runs", out],
         stdin=subprocess.DEVNULL,

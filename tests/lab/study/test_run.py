@@ -1,4 +1,4 @@
-"""A study runs its cells once, resumes, refuses what cannot be, and keeps others out of its folder."""
+"""A study runs its cells once, resumes, refuses invalid settings, and keeps others out of its folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a command shows of a running cell and says of a failed one."""
+"""The progress of a running cell, and the message of a failed one."""
 
 import errno
 import signal

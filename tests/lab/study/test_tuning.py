@@ -24,7 +24,7 @@ def test_tuning_shortens_the_whole_schedule():
 
 
 def tuned(cell, curves, name="valid"):
-    """What tuning chooses where each of its runs has logged these curves."""
+    """The value that tuning chooses if its runs have logged these curves."""
     for one, curve in zip(tuning_cells(cell), curves, strict=True):
         training = {"updates": 3, "seconds": 1.0, "curves": {name: curve}}
         write_record(one, record_of(one.key, {}, training=training))

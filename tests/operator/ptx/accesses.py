@@ -109,7 +109,7 @@ def _parameter_bytes(machine: Machine, lanes: Lanes, addresses: NDArray, size: i
 
 
 def copy_parameter(machine: Machine, i: Instruction) -> Step:
-    """What a call does with arguments and results."""
+    """The effect of a call on arguments and results."""
     to, source = (machine.parameters[x.name] for x in i.operands)
 
     def run(lanes: Lanes) -> None:

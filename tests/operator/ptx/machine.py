@@ -26,7 +26,7 @@ _POISON = {1: 0xDD, 2: 0x7FFF, 4: 0xFFFFDEAD, 8: 0xDEAD_DEAD_DEAD_DEAD}
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is started with: `columns` times `rows` blocks.
+    """The launch of a kernel: `columns` times `rows` blocks.
 
     `ranges` are addresses and sizes of the memory that it may touch.
     """

@@ -12,7 +12,7 @@ from .values import UNSIGNED
 
 
 class Fault(Exception):
-    """What the kernel must not do: an access out of bounds or misaligned, a deadlock."""
+    """An error of the kernel: an access out of bounds or misaligned, a deadlock."""
 
 
 class _Memory:
@@ -90,7 +90,7 @@ class Copies:
 
 
 class AsyncCopies:
-    """cp.async: what was copied is there only when its thread has waited for its group."""
+    """cp.async: the copy is there only once its thread has waited for its group."""
 
     def __init__(self, memory: GlobalMemory, shared: SharedMemory, threads: int):
         self.memory, self.shared = memory, shared

@@ -1,4 +1,4 @@
-"""PTX text to instructions with operands. What nvcc emits for the kernels is understood, not all of PTX.
+"""PTX text to instructions with operands. It understands nvcc's output for the kernels, not all of PTX.
 
 Registers and parameters have module-wide numbers and names, since no function calls itself: a call becomes
 copies of the arguments, a jump, and copies of the results.
@@ -46,7 +46,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Address:
-    """What square brackets enclose."""
+    """The text inside square brackets."""
 
     base: Register | Symbol
     offset: int

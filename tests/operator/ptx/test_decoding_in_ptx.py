@@ -1,4 +1,4 @@
-"""What nvcc makes of the kernels of single tokens and of RMSNorm, executed by the interpreter."""
+"""nvcc's PTX of the kernels of single tokens and of RMSNorm, executed by the interpreter."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The interpreter itself, on small kernels written by hand: what it computes and what it finds wrong."""
+"""The interpreter itself, on small kernels written by hand: its results and the errors that it finds."""
 
 import ctypes
 import math

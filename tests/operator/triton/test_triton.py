@@ -287,7 +287,7 @@ def test_the_same_inputs_give_the_same_bits(shape, dtype):
 
 
 def compiled(root, tmp_path, *cases, module="triton_compiled"):
-    """What this module of tests/helpers prints."""
+    """The output of this module of tests/helpers."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", f"tests.helpers.{module}", *cases]
@@ -298,7 +298,7 @@ def compiled(root, tmp_path, *cases, module="triton_compiled"):
 
 @installed
 def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
-    """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
+    """The interpreter accepts more than a GPU: types, small products, too much shared memory."""
     case = "80:bfloat16:1:17:1"
     kernels = compiled(root, tmp_path, case, f"{case}:packed", f"{case}:decayed")
     assert len(kernels) == 21

@@ -1,1 +1,1 @@
-"""What several mechanisms share."""
+"""Parts that several mechanisms share."""

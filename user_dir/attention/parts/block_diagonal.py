@@ -1,4 +1,4 @@
-"""Attention inside blocks of C positions on the diagonal: what DiagAttention and LLN+Diag share. O(N C d).
+"""Attention inside blocks of C positions on the diagonal, for DiagAttention and LLN+Diag. O(N C d).
 
 Blocks start at the first token; the last one may be shorter, and only its real positions are keys. q and k
 come scaled and positioned, `(B, H, N, d)`. `weigh(scores, visible)` turns the scores of blocks into weights;

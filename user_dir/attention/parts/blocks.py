@@ -53,7 +53,7 @@ def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
 
     Args:
         x: `(B, H, blocks, ...)`.
-        index: `(B, H, ...)` or what broadcasts to it, numbers of blocks.
+        index: numbers of blocks, `(B, H, ...)` or a shape that broadcasts to it.
 
     Returns:
         `(B, H, ..., ...)`: the shape of `index`, then the shape of one block.
@@ -69,8 +69,8 @@ def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
 def masked_softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax over the last dimension where `visible`, in float32 for half precision; scores' dtype.
 
-    What is not visible weighs exactly 0; a row that sees nothing is finite and means nothing. With None
-    everything is visible.
+    Hidden positions weigh exactly 0; a row that sees nothing is finite and meaningless. With None everything
+    is visible.
     """
     wide = accumulation_dtype(scores.dtype)
     if visible is None:

@@ -152,7 +152,7 @@ class _Blocks(torch.autograd.Function):
 
 
 def _factors(seed: Tensor, p: float, weights: Tensor, length: int) -> Tensor:
-    """What the kernels multiply `weights: (B, H, blocks, size, size)` by."""
+    """The factors by which the kernels multiply `weights: (B, H, blocks, size, size)`."""
     batch, heads, count, size, _ = weights.shape
     rows = fused.dropout_factors(seed, p, batch * heads * length, size, weights.dtype)
     rows = rows.view(batch, heads, length, size)

@@ -1,4 +1,4 @@
-"""What the options of a mechanism and the length of a sequence may be, said in a sentence."""
+"""Limits of a mechanism's options and of the length of a sequence, with their messages."""
 
 import math
 from dataclasses import fields

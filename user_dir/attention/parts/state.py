@@ -1,4 +1,4 @@
-"""What a module remembers between decoding steps."""
+"""The state of a module between decoding steps."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ State = dict[str, Any]
 class DecodingState:
     """Keeps one dictionary a module inside fairseq's `incremental_state`.
 
-    Tensors in it have the batch first, so that beam search can reorder them; anything else is kept as is.
+    Tensors in it have the batch first, so that beam search can reorder them; other values are kept as they
+    are.
     """
 
     def _key(self) -> str:

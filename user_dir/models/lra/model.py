@@ -74,7 +74,7 @@ class LRAModel(Planned, BaseFairseqModel):
         return model
 
     def note_data(self, cfg: Any) -> None:
-        """Write what the data decided into the configuration that checkpoints hold (ours is a copy)."""
+        """Write the settings from the data into the configuration that checkpoints hold (ours is a copy)."""
         for name, value in self.filled_in.items():
             setattr(cfg, name, value)
 

@@ -12,7 +12,7 @@ SIZE = {
     "encoder_attention_heads": 2,
     "encoder_ffn_embed_dim": 128,
 }
-# What the approximate methods of Skyformer's comparison use: 128 features, the other defaults fit.
+# Settings of the approximate methods in Skyformer's comparison: 128 features, else the defaults.
 SKYFORMER_METHODS = {"performer_features": 128}
 # Chen et al. 2021, "Skyformer", section 5 and the authors' code.
 SKYFORMER = {

@@ -14,7 +14,7 @@ from tests.helpers.prepared import manifest
 
 @pytest.fixture
 def prepare(call) -> Callable[..., None]:
-    """Runs lra.sh with these arguments; what it reads may be a sample."""
+    """Runs lra.sh with these arguments; its input may be a sample."""
     return partial(call, "data-prep/lra.sh", "--partial")
 
 

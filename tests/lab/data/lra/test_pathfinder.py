@@ -1,4 +1,4 @@
-"""Pathfinder's generator: the statistics of the original's images, discs that say what the label says."""
+"""Pathfinder's generator: the statistics of the original's images, discs that agree with the label."""
 
 import numpy as np
 import pytest

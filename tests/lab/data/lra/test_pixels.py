@@ -54,7 +54,7 @@ def write_batches(folder, **contents):
 @pytest.mark.parametrize(
     "content, said",
     [
-        (bytes(3_073 * 2 - 1), "cut off"),
+        (bytes(3_073 * 2 - 1), "truncated"),
         (b"", "0 bytes"),
         (bytes(3_073) + b"\x0a" + bytes(3_072), "image 1, has the label 10, which is out of range"),
     ],

@@ -205,7 +205,7 @@ def test_wrong_archives_are_refused(refusal, shared_dir, tmp_path):
     (tmp_path / "cut.tar.gz").write_bytes(archive.read_bytes()[:50_000])
     assert "damaged" in refusal("image", "--from", tmp_path / "cut.tar.gz")
     (tmp_path / "page.tar.gz").write_bytes(b"<html>403 Forbidden</html>")
-    assert "no tar archive" in refusal("image", "--from", tmp_path / "page.tar.gz")
+    assert "not a tar archive" in refusal("image", "--from", tmp_path / "page.tar.gz")
 
 
 def test_names_in_an_archive_cannot_write_anywhere(refusal, tmp_path):
