@@ -335,7 +335,7 @@ RUNS = [
     ),
     (
         f"{EVALUATE.replace(TRAINED, 'pixels/checkpoint_last.pt')} --out new.json",
-        "a model of images, no language",
+        "a model of images, not a language",
     ),
     ("scripts/lab.sh evaluate images pixels/checkpoint_last.pt --split dev", "no split dev"),
     ("scripts/lab.sh evaluate images pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),

@@ -100,7 +100,7 @@ def test_a_run_without_the_optimizers_state_does_not_start_again(commands, train
     state = torch.load(trained[0] / "checkpoint_last.pt")
     torch.save({**state, "last_optimizer_state": None}, tmp_path / "checkpoint_last.pt")
     refused = forked.run(commands.train(tmp_path, "--max-update", "14", "--dropout", "0.1"))
-    assert refused.returncode == 1 and "no state of the optimizer" in last_line(refused)
+    assert refused.returncode == 1 and "lacks the state of the optimizer" in last_line(refused)
 
 
 @pytest.mark.parametrize(
