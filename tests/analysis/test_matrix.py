@@ -32,9 +32,9 @@ def output_from_matrix(module, key, x, padding):
         mixed = matrix @ module.heads(module.value(x))
         return module.out_proj(mixed.permute(2, 0, 1, 3).flatten(2))
     if isinstance(module, DecayingAttention):
-        positions = torch.arange(len(x))
-        *_, values, gate = module.inputs(x, positions)
-        return module.out_proj(module.finish(matrix @ values, gate, positions))
+        at = module.at(torch.arange(len(x)), x)
+        *_, values, gate = module.inputs(x, at)
+        return module.out_proj(module.finish(matrix @ values, gate, at))
     v = module.heads(module.v_proj(x))
     mixed = matrix @ v
     if name == "longformer":

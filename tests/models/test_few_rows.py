@@ -24,7 +24,7 @@ MODELS = {
     ),
     "no positions": ("transnormer_t1", {"diag_positions": "none", "norm_positions": "none"}, (4, 2)),
     "without biases": ("transnormer_t2", {"no_glu_bias": True}, (4, 2)),
-    "another activation": ("transnormer_t1", {"glu_activation": "gelu"}, (4, 0)),
+    "another activation": ("transnormer_t1", {"glu_activation": "gelu"}, (8, 0)),
     "1+elu": ("linear_transformer_lm", {"decoder_norm": "rmsnorm", "decoder_ffn": "glu"}, (4, 2)),
     "LLN": ("lln_lm", {"decoder_norm": "rmsnorm"}, (8, 0)),
     "1+elu, LayerNorm": ("linear_transformer_lm", {}, (8, 0)),
@@ -33,7 +33,11 @@ MODELS = {
     "side by side": ("transnormer_t1", {"decoder_attention": "diag+norm*2"}, (0, 2)),
     "another attention": ("tnn_lm", {"decoder_layers": 2, "glu_dim": 48}, (0, 2)),
     "post-norm": ("transnormer_t1", {"decoder_norm_position": "post"}, (0, 0)),
-    "LayerNorm": ("transnormer_t1", {"decoder_norm": "layernorm"}, (4, 0)),
+    "LayerNorm": ("transnormer_t1", {"decoder_norm": "layernorm"}, (8, 0)),
+    "RetNet": ("retnet_lm", {"glu_dim": 24}, (8, 0)),
+    "RetNet, RMSNorm": ("retnet_lm", {"decoder_norm": "rmsnorm"}, (4, 2)),
+    "GLA": ("gated_linear_lm", {"gated_value_dim": 12}, (10, 0)),
+    "TransNormerLLM": ("transnormerllm", {}, (8, 0)),
 }
 
 
@@ -85,7 +89,7 @@ HOOKED = {
         "self_attn.out_proj": (2, 2),
         "self_attn.norm": (2, 2),
         "self_attn_layer_norm": (4, 2),
-        "final_layer_norm": (4, 1),
+        "final_layer_norm": (6, 1),
         "glu": (4, 1),
         "glu.l1": (4, 1),
         "glu.l3": (4, 1),
@@ -97,6 +101,15 @@ HOOKED = {
         "fc1": (6, 0),
         "fc2": (6, 0),
     },
+    "retnet_lm": {
+        "self_attn.v_proj": (7, 0),
+        "self_attn.out_proj": (7, 0),
+        "self_attn_layer_norm": (8, 0),
+        "final_layer_norm": (8, 0),
+        "glu": (6, 0),
+    },
+    "gated_linear_lm": {"self_attn.decay_proj": (9, 0), "self_attn.norm": (10, 0)},
+    "transnormerllm": {"self_attn.qkvu_proj": (7, 0), "self_attn.norm": (8, 0), "final_layer_norm": (8, 0)},
 }
 """The steps that run, by architecture and part with a hook."""
 
@@ -120,7 +133,9 @@ def test_a_method_that_was_replaced_is_called(method, monkeypatch):
     assert seen
 
 
-@pytest.mark.parametrize("arch", ["linear_transformer_lm", "lln_lm", "transnormer_t2", "gated_linear_lm"])
+@pytest.mark.parametrize(
+    "arch", ["linear_transformer_lm", "lln_lm", "transnormer_t2", "gated_linear_lm", "transnormerllm"]
+)
 def test_a_backend_without_kernels_runs_no_kernel(arch):
     model = build_lm(arch, decoder_layers=2, attention_backend="torch")
     with torch.no_grad(), Dispatched() as counted:
@@ -128,10 +143,11 @@ def test_a_backend_without_kernels_runs_no_kernel(arch):
     assert counted.calls and not [name for name in counted.calls if name.startswith(NAMESPACE)]
 
 
-def test_an_attention_with_a_hook_is_called():
-    model, seen = build_lm("transnormer_t1"), []
+@pytest.mark.parametrize(("arch", "calls"), [("transnormer_t1", (2, 2)), ("retnet_lm", (7, 0))])
+def test_an_attention_with_a_hook_is_called(arch, calls):
+    model, seen = build_lm(arch, decoder_layers=2), []
     model.decoder.layers[0].self_attn.register_forward_pre_hook(lambda *given: seen.append(given))
-    check(model, (2, 2))
+    check(model, calls)
     assert seen
 
 

@@ -63,7 +63,7 @@ def _(module: LLNDiagAttention, x: Tensor, padding_mask: Tensor | None, causal: 
 
 @explicit.register
 def _(module: DecayingAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
-    q, k, *_ = module.inputs(x, torch.arange(len(x), device=x.device))
+    q, k, *_ = module.inputs(x, module.at(torch.arange(len(x), device=x.device), x))
     decay = module.log_decay(x)
     return by_columns(lambda values: causal_linear_attention(q, k, values, log_decay=decay), q)
 

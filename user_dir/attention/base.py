@@ -170,14 +170,29 @@ class Attention(DecodingState, nn.Module):
                 f"it; {type(self).__name__} can apply no other, so pass None"
             )
 
+    def residual_step(
+        self, x: Tensor, norm: nn.Module, new: NewTokens, incremental_state: dict[str, State]
+    ) -> Tensor | None:
+        """`x + self(norm(x))` of single tokens `x: (1, B, D)` by the kernels; None if they do not apply.
+
+        They compute what is around a decoding step; parts that were replaced or have hooks must be called.
+        """
+        return None
+
+    def has_methods_of(self, mechanism: type["Attention"], *names: str) -> bool:
+        """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
+        own = type(self)
+        inherited = all(getattr(own, x) is getattr(mechanism, x) for x in names)
+        return inherited and not any(name in self.__dict__ for name in names)
+
     def steps(self, q: Tensor) -> bool:
         """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
         return q.shape[2] == 1 and self.backend in BACKENDS_WITH_KERNELS and decodes(q)
 
     def heads(self, x: Tensor) -> Tensor:
         """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""
-        if x.dim() == 2:
-            return x.view(-1, self.num_heads, 1, self.head_dim)
+        if x.dim() == 2 or x.shape[0] == 1:
+            return x.view(x.shape[-2], self.num_heads, 1, x.shape[-1] // self.num_heads)
         return x.unflatten(2, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
     def extra_repr(self) -> str:
@@ -250,12 +265,6 @@ class SelfAttention(JoinsMaps, Attention):
         """Whether kernels may take q, k and v of whole sequences `x: (N, B, D)` side by side."""
         return len(x) > 0 and self.backend in BACKENDS_WITH_KERNELS and self.plain_maps() and fused.runs(x)
 
-    def has_methods_of(self, mechanism: type["SelfAttention"], *names: str) -> bool:
-        """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
-        own = type(self)
-        inherited = all(getattr(own, x) is getattr(mechanism, x) for x in names)
-        return inherited and not any(name in self.__dict__ for name in names)
-
     def mix_joined(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """`mix` with `attend` from q, k and v side by side, `(N, B, 3 D)`, to joined heads, `(N, B, D)`."""
         joined = attend(self.joined_maps(x))
@@ -270,10 +279,7 @@ class SelfAttention(JoinsMaps, Attention):
     def residual_step(
         self, x: Tensor, norm: nn.Module, new: NewTokens, incremental_state: dict[str, State]
     ) -> Tensor | None:
-        """`x + self(norm(x))` of single tokens `x: (1, B, D)` by the kernels; None if they do not apply.
-
-        They compute both sides of `decode`; parts that were replaced or have hooks must be called.
-        """
+        """See `Attention.residual_step`; the kernels compute what is on both sides of `decode`."""
         if self.backend not in BACKENDS_WITH_KERNELS or has_hooks(self):
             return None
         replaced = not self.has_methods_of(SelfAttention, *_AROUND_DECODE)

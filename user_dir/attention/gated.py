@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype
 
-from ..modules.norms import WeightedRMSNorm
+from ..modules.linear_maps import map_rows
+from ..modules.norms import BACKENDS_WITH_KERNELS, WeightedRMSNorm
 from .registry import register_attention
 from .retention import GatedRetention, RetentionOptions
 
@@ -36,15 +37,15 @@ class GatedAttention(GatedRetention):
         self.decay_proj = nn.Linear(embed_dim, num_heads)
         self.norm = WeightedRMSNorm(self.value_head_dim)
 
-    def features(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecayingAttention.features`."""
         return q * self.head_dim**-0.5, k
 
     def log_decay(self, x: Tensor) -> Tensor:
         """See `DecayingAttention.log_decay`."""
-        gates = self.decay_proj(x)
+        gates = map_rows(self.decay_proj, x, self.backend in BACKENDS_WITH_KERNELS)
         return F.logsigmoid(gates.to(accumulation_dtype(gates.dtype))).permute(1, 2, 0) / TEMPERATURE
 
-    def normed(self, out: Tensor, positions: Tensor) -> Tensor:
+    def normed(self, out: Tensor, at: Tensor) -> Tensor:
         """See `GatedRetention.normed`."""
         return self.norm(out)

@@ -8,6 +8,8 @@ from causal_linear_attention.chunked import accumulation_dtype
 from causal_linear_attention.recomputing import recomputed
 
 from ..modules import RMSNorm
+from ..modules.linear_maps import map_rows
+from ..modules.norms import BACKENDS_WITH_KERNELS
 from .decaying import DecayingAttention, joined_heads
 from .registry import register_attention
 
@@ -64,18 +66,18 @@ class LightningAttention(DecayingAttention):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `DecayingAttention.project`."""
-        q, k, v, gate = self.qkvu_proj(x).chunk(4, -1)
+        q, k, v, gate = map_rows(self.qkvu_proj, x, self.backend in BACKENDS_WITH_KERNELS).chunk(4, -1)
         return F.silu(self.heads(q)), F.silu(self.heads(k)), self.heads(v), gate
 
-    def features(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecayingAttention.features`."""
-        return (q, k) if self.lrpe is None else self.lrpe(q, k, positions)
+        return (q, k) if self.lrpe is None else self.lrpe(q, k, at)
 
     def log_decay(self, x: Tensor) -> Tensor:
         """See `DecayingAttention.log_decay`."""
         return self.rates.to(accumulation_dtype(x.dtype))
 
-    def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
+    def finish(self, out: Tensor, gate: Tensor, at: Tensor) -> Tensor:
         """See `DecayingAttention.finish`."""
         return gate * self.norm(joined_heads(out)).to(gate.dtype)
 

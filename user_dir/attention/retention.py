@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.decoding import decodes
 from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError
 from ..modules.linear_maps import JoinsMaps
+from ..modules.norms import BACKENDS_WITH_KERNELS, over_root
 from ..modules.rotary import rotate_pairs, turns_by
 from .decaying import DecayingAttention, joined_heads
 from .parts.limits import check_count
@@ -60,19 +62,31 @@ class GatedRetention(JoinsMaps, DecayingAttention):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `DecayingAttention.project`."""
-        q, k, v, gate = self.separate_maps(x)
+        q, k, v, gate = self.separate_maps(x, self.backend in BACKENDS_WITH_KERNELS)
         return self.heads(q), self.heads(k), self.heads(v), gate
 
-    def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
+    def finish(self, out: Tensor, gate: Tensor, at: Any) -> Tensor:
         """See `DecayingAttention.finish`; in training computed again for the gradients, to keep less."""
-        return recomputed(self._gated, out, gate, positions, always=True)
+        return recomputed(self._gated, out, gate, at, always=True)
 
-    def _gated(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
-        return F.silu(gate) * joined_heads(self.normed(out, positions)).to(gate.dtype)
+    def _gated(self, out: Tensor, gate: Tensor, at: Any) -> Tensor:
+        return F.silu(gate) * joined_heads(self.normed(out, at)).to(gate.dtype)
 
-    def normed(self, out: Tensor, positions: Tensor) -> Tensor:
-        """The product `(B, H, N, e)`, normalised per head."""
+    def normed(self, out: Tensor, at: Any) -> Tensor:
+        """The product `(B, H, N, e)`, normalised per head; `at` as in `features`."""
         raise NotImplementedError
+
+
+class _At(NamedTuple):
+    """Of positions: `turns_by` of their angles, for queries and for keys, and epsilon, `([B,] H, N, 1)`.
+
+    root is what `over_root` takes of epsilon.
+    """
+
+    turns: Tensor
+    scaled_turns: Tensor
+    floor: Tensor
+    root: Tensor
 
 
 @register_attention("retention")
@@ -97,13 +111,19 @@ class RetentionAttention(GatedRetention):
             )
         self.rates, self.angles = decay_rates(num_heads), rotary_angles(self.head_dim)
 
-    def features(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, positions: Tensor, x: Tensor) -> _At:
+        """See `DecayingAttention.at`; computed in float64."""
+        wide, rates = accumulation_dtype(x.dtype), self.rates[:, None]
+        each = positions if positions.dim() == 1 else positions.unsqueeze(1)
+        turns = turns_by(each.unsqueeze(-1) * self.angles).to(wide)
+        total = torch.expm1((each + 1) * rates) / torch.expm1(rates)
+        floor = (self.eps * total).to(wide).unsqueeze(-1)
+        return _At(turns, turns * self.head_dim**-0.5, floor, (floor * self.value_head_dim).sqrt())
+
+    def features(self, q: Tensor, k: Tensor, at: _At) -> tuple[Tensor, Tensor]:
         """See `DecayingAttention.features`; computed in float32 at least."""
-        wide = accumulation_dtype(q.dtype)
-        turns = turns_by(self._per_head(positions).unsqueeze(-1) * self.angles).to(wide)
         q, k = (
-            rotate_pairs(x.to(wide), by).to(x.dtype)
-            for x, by in ((q, turns), (k, turns * self.head_dim**-0.5))
+            rotate_pairs(x.to(by.dtype), by).to(x.dtype) for x, by in ((q, at.turns), (k, at.scaled_turns))
         )
         return q, k
 
@@ -111,17 +131,12 @@ class RetentionAttention(GatedRetention):
         """See `DecayingAttention.log_decay`."""
         return self.rates.to(accumulation_dtype(x.dtype))
 
-    def normed(self, out: Tensor, positions: Tensor) -> Tensor:
+    def normed(self, out: Tensor, at: _At) -> Tensor:
         """See `GatedRetention.normed`; the root of the decays' sum is a factor of epsilon."""
+        if out.is_cpu and decodes(out):
+            return over_root(out, at.root)
         wide = out.to(accumulation_dtype(out.dtype))
-        rates = self.rates[:, None]
-        total = torch.expm1((self._per_head(positions) + 1) * rates) / torch.expm1(rates)
-        floor = (self.eps * total).to(wide.dtype).unsqueeze(-1)
-        return wide * (wide.square().mean(-1, keepdim=True) + floor).rsqrt()
-
-    def _per_head(self, positions: Tensor) -> Tensor:
-        """`(N,)` as it is, `(B, N)` as `(B, 1, N)`."""
-        return positions if positions.dim() == 1 else positions.unsqueeze(1)
+        return wide * (wide.square().mean(-1, keepdim=True) + at.floor).rsqrt()
 
 
 def decay_rates(heads: int) -> Tensor:

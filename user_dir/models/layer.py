@@ -5,12 +5,11 @@ from torch import Tensor, nn
 
 from causal_linear_attention.decoding import few_rows, linear_step
 
-from ..attention.base import SelfAttention
+from ..attention.base import Attention
 from ..attention.parts.new_tokens import NewTokens
 from ..modules import GLU, build_norm
 from ..modules.dropout import drops
 from ..modules.linear_maps import has_hooks, is_plain
-from ..modules.norms import is_plain_rms
 from ..modules.residual import add_and_norm, add_branch
 
 
@@ -82,7 +81,7 @@ class TransformerLayer(nn.Module):
         """`forward`, pre-norm and without dropout, each half by kernels if its parts fit them."""
         out, norm, attention = None, self.self_attn_layer_norm, self.self_attn
         single = len(x) == 1 and new is not None and incremental_state is not None and mask is None
-        if single and isinstance(attention, SelfAttention):
+        if single and isinstance(attention, Attention):
             out = attention.residual_step(x, norm, new, incremental_state)
         x = x + self._attention(norm(x), mask, incremental_state, new) if out is None else out
         out, norm = self._feed_forward_step(x), self.final_layer_norm
@@ -92,8 +91,8 @@ class TransformerLayer(nn.Module):
         """`x + f(norm(x))` for f the feed-forward network, by the kernels; None if they do not apply."""
         norm = self.final_layer_norm
         if hasattr(self, "glu"):
-            fits = type(self.glu) is GLU and not has_hooks(self.glu) and is_plain_rms(norm)
-            return self.glu.residual_step(x, norm.eps) if fits else None
+            fits = type(self.glu) is GLU and not has_hooks(self.glu)
+            return self.glu.residual_step(x, norm) if fits else None
         first, second = self.fc1, self.fc2
         if not (self.kernels and is_plain(first) and is_plain(second)) or drops(self.inner_dropout):
             return None

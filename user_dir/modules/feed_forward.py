@@ -8,12 +8,13 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from causal_linear_attention import fused
-from causal_linear_attention.decoding import gated_step
+from causal_linear_attention.decoding import gated_step, linear_step
 from causal_linear_attention.transforms import transformed
 
 from ..errors import check_choice
 from .dropout import drops
 from .linear_maps import JoinsMaps, aligned_linear, is_plain
+from .norms import is_plain_rms
 
 
 def identity(x: Tensor) -> Tensor:
@@ -78,15 +79,23 @@ class GLU(JoinsMaps):
         self.dropout = FairseqDropout(dropout)
         self.join_maps()
 
-    def residual_step(self, x: Tensor, eps: float) -> Tensor | None:
-        """`x + self(rms(x))` of the few rows `x: (N, B, D)` by the kernels; None if they do not apply."""
-        joined = self.joined_parameters() if self._fuses() else None
+    def residual_step(self, x: Tensor, norm: nn.Module) -> Tensor | None:
+        """`x + self(norm(x))` of the few rows `x: (N, B, D)` by the kernels; None if they do not apply."""
+        joined = self.joined_parameters() if self.kernels and self._multiplies() else None
         if joined is None:
             return None
-        return gated_step(x, eps, *joined, self.l3.weight, self.l3.bias)
+        inputs, eps = (x, norm.eps) if is_plain_rms(norm) else (norm(x), None)
+        if eps is not None and self.activation is F.silu:
+            return gated_step(x, eps, *joined, self.l3.weight, self.l3.bias)
+        gate, value = linear_step(inputs, eps, *joined, None).chunk(2, -1)
+        return linear_step(self.activation(gate) * value, None, self.l3.weight, self.l3.bias, x)
 
     def _fuses(self) -> bool:
-        return self.activation is F.silu and is_plain(self.l3) and not drops(self.dropout)
+        return self.activation is F.silu and self._multiplies()
+
+    def _multiplies(self) -> bool:
+        """Whether nothing but a product is between the maps and the last one, which its weights define."""
+        return is_plain(self.l3) and not drops(self.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""

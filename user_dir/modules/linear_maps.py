@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from causal_linear_attention.decoding import few_rows, linear_step
 from causal_linear_attention.fused_outputs import aligned_rows
 from causal_linear_attention.transforms import in_transform, transformed
 
@@ -45,12 +46,17 @@ class JoinsMaps(nn.Module):
         """Whether the maps are torch's own, without hooks, so that their weights define them."""
         return all(is_plain(self._modules.get(name)) for name in self.maps)
 
-    def joined_maps(self, x: Tensor) -> Tensor:
-        """All maps of `x: (..., D)`, which are plain, side by side in the last dimension."""
+    def joined_maps(self, x: Tensor, kernels: bool = False) -> Tensor:
+        """All maps of `x: (..., D)`, which are plain, side by side in the last dimension.
+
+        With `kernels` by them for few rows `(N, B, D)`; see `few_rows`.
+        """
         weights, biases = self._parameters_of_maps()
         if torch.compiler.is_compiling() or in_transform():
             return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
         joined = self._side_by_side(weights, biases)
+        if kernels and joined is not None and few_rows(x):
+            return linear_step(x, None, joined.weight, joined.bias, None)
         if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases)):
             rows = x.flatten(0, -2)
             out = _JoinedMaps.apply(rows, joined, self.aligned, len(weights), *weights, *biases)
@@ -58,12 +64,12 @@ class JoinsMaps(nn.Module):
         linear = aligned_linear if self.aligned else F.linear
         return linear(x, *_weight_and_bias(joined, weights, biases))
 
-    def separate_maps(self, x: Tensor) -> Sequence[Tensor]:
-        """The maps of `x: (..., D)`, each `(..., width)`."""
+    def separate_maps(self, x: Tensor, kernels: bool = False) -> Sequence[Tensor]:
+        """The maps of `x: (..., D)`, each `(..., width)`; `kernels` as in `joined_maps`."""
         maps = [self._modules[name] for name in self.maps]
         if not self.plain_maps():
             return [one(x) for one in maps]
-        return self.joined_maps(x).split([one.out_features for one in maps], -1)
+        return self.joined_maps(x, kernels).split([one.out_features for one in maps], -1)
 
     def joined_parameters(self) -> tuple[Tensor, Tensor | None] | None:
         """Weight and bias of all maps together, as views; None unless they are plain and side by side."""
@@ -98,6 +104,13 @@ class JoinsMaps(nn.Module):
 def is_plain(linear: nn.Module | None) -> bool:
     """Whether this is torch's own linear map, without hooks."""
     return type(linear) is nn.Linear and not has_hooks(linear)
+
+
+def map_rows(linear: nn.Linear, x: Tensor, kernels: bool) -> Tensor:
+    """`linear(x)` of `x: (N, B, D)`, with `kernels` by them for few rows; see `few_rows`."""
+    if kernels and few_rows(x) and is_plain(linear):
+        return linear_step(x, None, linear.weight, linear.bias, None)
+    return linear(x)
 
 
 def has_hooks(module: nn.Module) -> bool:

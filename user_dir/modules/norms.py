@@ -211,6 +211,15 @@ class GatedRMSNorm(RMSNorm):
         return (scale * super().forward(wide) * torch.sigmoid(gate * wide)).to(x.dtype)
 
 
+def over_root(x: Tensor, floor: Tensor) -> Tensor:
+    """`x sqrt(D) / sqrt(|x|^2 + floor^2)` over the last dimension, D wide, in three operators; on a CPU."""
+    root = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(floor)
+    return torch.addcdiv(_ZERO, x, root, value=x.shape[-1] ** 0.5)
+
+
+_ZERO = torch.zeros((), dtype=torch.float32, device="cpu")
+
+
 class WeightedRMSNorm(nn.RMSNorm):
     """`w x / sqrt(mean x^2 + 1e-6)` over the last dimension, w one number per channel.
 
@@ -219,9 +228,13 @@ class WeightedRMSNorm(nn.RMSNorm):
 
     def __init__(self, width: int) -> None:
         super().__init__(width, eps=1e-6)
+        # Not a buffer, which would be moved.
+        self._floor = torch.tensor((width * self.eps) ** 0.5, dtype=torch.float32, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape `(..., D)`; returns the same shape and dtype; computed in float32 for half precision."""
+        if x.is_cpu and decodes(x):
+            return over_root(x, self._floor) * self.weight
         wide = accumulation_dtype(x.dtype)
         out = nn.functional.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide), self.eps)
         return out.to(x.dtype)

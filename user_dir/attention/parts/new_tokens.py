@@ -1,5 +1,7 @@
 """The tokens of one decoding step: their positions, computed once for all layers."""
 
+from collections.abc import Callable, Hashable
+
 import torch
 from torch import Tensor
 
@@ -22,20 +24,28 @@ class NewTokens:
         self.end = start + (count if padding_mask is None else count - padding_mask.sum(1))
         first = start.unsqueeze(1)
         self.positions = first if count == 1 else first + torch.arange(count, device=start.device)
-        self._places: dict[int, Tensor] = {}
-        self._visible: dict[int, Tensor] = {}
+        self._shared: dict[Hashable, Tensor] = {}
+
+    def shared(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """`make()`, computed for the first layer that asks with this key."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def places(self, size: int) -> Tensor:
         """`(B, T)`, counted from the start of the block of `size` positions that is begun."""
-        if size not in self._places:
+
+        def places() -> Tensor:
             first = (self.start % size).unsqueeze(1)
-            several = self.count > 1
-            self._places[size] = first + torch.arange(self.count, device=first.device) if several else first
-        return self._places[size]
+            return first + torch.arange(self.count, device=first.device) if self.count > 1 else first
+
+        return self.shared(("places", size), places)
 
     def visible(self, size: int) -> Tensor:
         """For one new token per row: the places of its block up to its own, `(B, 1, 1, size)`."""
-        if size not in self._visible:
+
+        def visible() -> Tensor:
             ahead = torch.arange(size, device=self.start.device)
-            self._visible[size] = (ahead <= self.places(size))[:, None, None]
-        return self._visible[size]
+            return (ahead <= self.places(size))[:, None, None]
+
+        return self.shared(("visible", size), visible)
