@@ -253,7 +253,7 @@ def ratio_table(results: Results, images: str) -> str:
             for above, below in ((known.get(1), theirs.get(1)), (best, fastest(theirs))):
                 ratios.append(shown(ratio(above, below, speed), ".3g"))
         rows.append([WAYS[name].label, *own, *ratios, *paper_cells(images, WAYS[name].paper)])
-    title = f"{TITLES[images]}: speed over that of softmax, at batch 1 and at the best batch of each:"
+    title = f"{TITLES[images]}: speed relative to softmax, at batch 1 and at the best batch of each:"
     return f"{title}\n\n" + markdown_table(header, rows)
 
 

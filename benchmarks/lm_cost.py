@@ -163,7 +163,7 @@ def caption(results: Results) -> str:
     return (
         f"{Size(**settings['size'])}; {precision(results)}{decoding}, embeddings tied, dropout 0.1; "
         f"{settings['tokens']:,} random tokens per batch whatever the length; forward, backward and "
-        "Adam; every architecture and length in processes of its own, taking turns. "
+        "Adam; each architecture and length ran in its own processes, in turns. "
         f"{measured_on(results)}"
     )
 

@@ -140,7 +140,7 @@ def caption(results: Results) -> str:
     return (
         f"Classifiers of {size.layers} layers of width {size.width}, {size.heads} heads, float32, on random "
         f"rows without padding: {rows} (Retrieval: pairs of rows). Forward, backward and Adam; softmax "
-        "attention recomputes its activations. Every case in a process of its own; medians of up to "
+        "attention recomputes its activations. Each case ran in its own process; medians of up to "
         f"{settings['steps']} steps. {measured_on(results)}"
     )
 

@@ -174,7 +174,7 @@ def caption(results: Results) -> str:
     return (
         f"Classifier of Text, {Size(**settings['size'])}; blocks of 32; float32; {batch} "
         f"row{'s' if batch > 1 else ''} a batch, {rows}. Inference: forward without gradients in evaluation "
-        "mode; training: forward, backward and Adam. Every case in a process of its own; medians of "
+        "mode; training: forward, backward and Adam. Each case ran in its own process; medians of "
         f"{_steps(results)}. {measured_on(results)}"
     )
 

@@ -123,7 +123,7 @@ def caption(results: Results) -> str:
     return (
         f"RoBERTa encoder of {size}; {precision(results)}, dropout 0.1 (also of attention weights, "
         f"where there are any); one row of random tokens per batch, {MASKED_PART:.0%} of them masked; "
-        "forward, backward and Adam; every architecture and length in processes of its own, taking turns; "
+        "forward, backward and Adam; each architecture and length ran in its own processes, in turns; "
         "timed with freed memory kept by the process. "
         f"{measured_on(results)}"
     )
