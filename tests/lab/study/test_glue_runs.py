@@ -191,7 +191,7 @@ def test_correlation_has_no_batch_of_one(examples, size):
 
 
 def test_correlation_of_one_example_is_refused():
-    with pytest.raises(UserError, match="one dev example"):
+    with pytest.raises(UserError, match="a single dev example"):
         glue_flags.valid_batch(1, 32)
 
 
