@@ -28,7 +28,7 @@ def records(of=lambda method, load: (0.5, 1_000)):
 
 def test_the_page_answers_when_its_methods_are_measured():
     page = write_page(STUDY, records())
-    assert "T1 answers 50.2 % of the questions, softmax attention 50.2 %" in page
+    assert "NormAttention answers 50.2 % of the questions" in page
     assert "There is no answer yet" in write_page(STUDY, records()[:2])
 
 
