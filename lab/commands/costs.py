@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from lab.console import Parser
@@ -15,11 +16,12 @@ from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path
 from lab.provenance import BENCHMARKS, commit, stale
 
+OPERATOR = "operator_cpu/operator_cost"
 BY_VALUE = (
     "lm_cost_cpu",
     "roberta_cost_cpu",
     "attention_cost_cpu",
-    "operator_cpu/operator_cost",
+    OPERATOR,
     "operator_cpu/decay",
     "loss_cost_cpu",
     "lra_cost_cpu",
@@ -37,12 +39,16 @@ AT_ONCE = {
     "model_parts_cost": ("model_parts_cost.py",),
 }
 """The commands of records that a benchmark measures in one go, without resuming."""
+PEER_BUILDS = ("--fast-transformers", "--fast-transformers-tuned")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser("scripts/lab.sh costs", __doc__)
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
     parser.add_argument("--uncommitted", action="store_true", help="measure uncommitted code")
+    for option, build in zip(PEER_BUILDS, ("as shipped", "with -O3 -march=native"), strict=True):
+        text = f"pytorch-fast-transformers built {build}, to compare the operator with"
+        parser.add_argument(option, metavar="DIR", type=Path, help=text)
     return parser.parse_args(words)
 
 
@@ -72,9 +78,15 @@ def main(options: argparse.Namespace) -> None:
         raise UserError(
             "the records would name a commit without your changes; commit them, or give --uncommitted"
         )
+    builds = options.fast_transformers, options.fast_transformers_tuned
     for name in BY_VALUE:
         if not (words := renewal(MEASURED / f"{name}.json")):
             continue
+        if name == OPERATOR:
+            if not all(builds):
+                print(f"left out: {name}, which needs {' and '.join(PEER_BUILDS)}", flush=True)
+                continue
+            words += chain(*zip(PEER_BUILDS, map(str, builds), strict=True))
         words += ["--uncommitted"] if options.uncommitted and "--architectures" in words else []
         print(" ".join(words), flush=True)
         if not options.dry_run and subprocess.run([sys.executable, *words], cwd=ROOT).returncode:

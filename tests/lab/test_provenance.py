@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from lab.commands import costs
 from lab.commands.costs import BY_VALUE, renewal
 from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
@@ -98,6 +99,17 @@ def test_costs_are_renewed_from_the_start_once(tmp_path):
             write_json(once, {"environment": session})
         assert renewal(operator) == ([script, *out] if restart else [])
         assert renewal(decay)[:4] == ([script, "--decay", *out[:2]] if restart else [])
+
+
+def test_the_operator_is_not_measured_without_the_library_it_is_compared_with(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(costs, "MEASURED", tmp_path)
+    monkeypatch.setattr(costs, "BY_VALUE", (costs.OPERATOR,))
+    write_json(tmp_path / f"{costs.OPERATOR}.json", {"environment": environment("cpu")})
+    costs.main(costs.parse(["--dry-run"]))
+    left_out = "left out: operator_cpu/operator_cost, which needs --fast-transformers and"
+    assert capsys.readouterr().out.startswith(left_out)
+    costs.main(costs.parse(["--dry-run", "--fast-transformers", "a", "--fast-transformers-tuned", "b"]))
+    assert capsys.readouterr().out.endswith(" --fast-transformers a --fast-transformers-tuned b\n")
 
 
 def test_every_record_of_costs_has_a_command():
