@@ -78,12 +78,14 @@ def main(options: argparse.Namespace) -> None:
         raise UserError(
             "the records would name a commit without your changes; commit them, or give --uncommitted"
         )
-    builds = options.fast_transformers, options.fast_transformers_tuned
+    builds = [one.resolve() for one in (options.fast_transformers, options.fast_transformers_tuned) if one]
+    if missing := [one for one in builds if not one.is_dir()]:
+        raise UserError(f"{missing[0]} is not a folder; name one with a build of fast-transformers")
     for name in BY_VALUE:
         if not (words := renewal(MEASURED / f"{name}.json")):
             continue
         if name == OPERATOR:
-            if not all(builds):
+            if len(builds) < len(PEER_BUILDS):
                 print(f"left out: {name}, which needs {' and '.join(PEER_BUILDS)}", flush=True)
                 continue
             words += chain(*zip(PEER_BUILDS, map(str, builds), strict=True))

@@ -1,11 +1,14 @@
 """The benchmark of TransNormer's parts: its comparisons, and what its worker counts."""
 
+import itertools
+
 import torch
 
 from benchmarks import model_parts_cost
 from benchmarks.model_parts_cost import ratios
 from causal_linear_attention import causal_linear_attention
 from lab.methods import VANILLA
+from tests.helpers.counting import Dispatched
 
 T1 = "transnormer_t1"
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 100}
@@ -49,10 +52,21 @@ def test_the_worker_counts_storages_and_operators():
     assert found["calls"][T1] > 40
 
 
-def test_arithmetic_has_a_share_of_the_step():
+def test_arithmetic_is_a_part_of_the_step(monkeypatch):
+    """With a clock that ticks when it is read, its time is the number of its operators, and a step's is 1."""
     case = {"architectures": [VANILLA, T1], "size": TINY, "length": 64, "tokens": 128, "rounds": 1}
-    shares = model_parts_cost.share({**case, "optimizer": "adamw_fused"})["shares"]
-    assert list(shares) == [VANILLA, T1] and min(shares.values()) > 0
+    case["optimizer"] = "adamw_fused"
+    operators = {}
+    for name, lm in model_parts_cost.models(case, 64).items():
+        with Dispatched() as counted:
+            lm.train_step(lm.sample(2, 64))
+        operators[name] = counted.calls
+    monkeypatch.setattr(model_parts_cost.time, "thread_time", itertools.count().__next__)
+    for name, share in model_parts_cost.share(case)["shares"].items():
+        calls = operators.pop(name)
+        arithmetic = {one: n for one, n in calls.items() if one.split(".")[-2] in model_parts_cost.ARITHMETIC}
+        assert 0 < share == sum(arithmetic.values()) < calls.total()
+    assert not operators
     place = {"kind": "share", "length": 64, "size": TINY, "checkout": "now"}
     found = ratios([{**place, "shares": {T1: share}} for share in (0.5, 0.75, 0.25)])
     assert found == {("share of arithmetic, length 64, width 16, 2 layers", T1, "now"): 0.5}

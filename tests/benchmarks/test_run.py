@@ -71,7 +71,7 @@ def test_another_architecture_joins_what_is_measured_and_other_settings_do_not(t
 
 @pytest.mark.parametrize("changed", [{}, {"threads": 999}, {"versions": {"torch": "1.0"}}])
 def test_figures_of_another_machine_are_not_joined(changed, tmp_path, monkeypatch):
-    """A record that is complete needs no machine: `scripts/lab.sh costs` goes on to those that are not."""
+    """A complete record may be of any machine: `scripts/lab.sh costs` continues with the next one."""
     path = tmp_path / "r.json"
     words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(path)]
     benchmark = replace(lm_cost.BENCHMARK, plot=None)

@@ -109,8 +109,16 @@ def test_the_operator_is_not_measured_without_the_library_it_is_compared_with(tm
     costs.main(costs.parse(["--dry-run"]))
     left_out = "left out: operator_cpu/operator_cost, which needs --fast-transformers and"
     assert capsys.readouterr().out.startswith(left_out)
-    costs.main(costs.parse(["--dry-run", "--fast-transformers", "a", "--fast-transformers-tuned", "b"]))
-    assert capsys.readouterr().out.endswith(" --fast-transformers a --fast-transformers-tuned b\n")
+    builds = [
+        "--fast-transformers",
+        str(tmp_path),
+        "--fast-transformers-tuned",
+        str(tmp_path / "operator_cpu"),
+    ]
+    costs.main(costs.parse(["--dry-run", *builds]))
+    assert capsys.readouterr().out.endswith(f" {' '.join(builds)}\n")
+    with pytest.raises(UserError, match="absent is not a folder; name one with a build of fast-transformers"):
+        costs.main(costs.parse(["--dry-run", "--fast-transformers", str(tmp_path / "absent")]))
 
 
 def test_every_record_of_costs_has_a_command():

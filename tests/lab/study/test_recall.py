@@ -27,8 +27,11 @@ def records(of=lambda method, load: (0.5, 1_000)):
 
 
 def test_the_page_answers_when_its_methods_are_measured():
-    page = write_page(STUDY, records())
-    assert "NormAttention answers 50.2 % of the questions" in page
+    page = " ".join(write_page(STUDY, records()).split())
+    assert (
+        "NormAttention answers 50.2 % of the questions, T1 (its early layer is DiagAttention) 50.2 %" in page
+    )
+    assert "and softmax attention 50.2 %" in page
     assert "There is no answer yet" in write_page(STUDY, records()[:2])
 
 
