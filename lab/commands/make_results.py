@@ -165,10 +165,8 @@ class Judged:
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
     """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
-    figure = RESULTS / f"{name}.json"
-    if figure.is_file():
-        record, page = read_json(figure), f"[analysis]({item['page']})"
-        checks = record["checks"]
+    if place := place_of_figure(name):
+        checks, page = read_json(RESULTS / f"{name}.json")["checks"], f"[analysis]({place})"
         return [
             Judged(one["statement"], one["expected"], one["measured"], one["verdict"], page, "")
             for one in checks
@@ -223,11 +221,19 @@ def claims_section() -> str:
 
 def page_of(item: dict[str, str]) -> str:
     """Links to where the figures are."""
-    own = [f"{name}/README.md" for name in item["study"].split()]
-    pages = [page for page in own if (RESULTS / page).is_file()] or [item["page"]]
+    studies = (f"{name}/README.md" for name in item["study"].split() if name in study_names())
+    figures = map(place_of_figure, item["study"].split())
+    pages = [page for page in studies if (RESULTS / page).is_file()] + list(filter(None, figures))
     return ", ".join(
-        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" for page in filter(None, pages)
+        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})"
+        for page in pages or filter(None, [item["page"]])
     )
+
+
+def place_of_figure(name: str) -> str | None:
+    """Where a link to a figure of the analysis leads, from results/; None if `name` is not a figure."""
+    figure = RESULTS / f"{name}.json"
+    return analysis.place(Path(name).parent, read_json(figure)["title"]) if figure.is_file() else None
 
 
 SECTIONS: dict[str, Callable[[], str]] = {

@@ -281,14 +281,15 @@ def index(figures: Sequence[Made]) -> str:
         checks, title = one.record.get("checks", []), one.record["title"]
         confirmed = sum(check["verdict"] == CONFIRMED for check in checks)
         refuted = "; ".join(check["statement"] for check in checks if check["verdict"] == CONTRADICTED)
-        link = f"[{title}]({one.folder}/README.md#{anchor(title)})"
+        link = f"[{title}]({place(one.folder, title)})"
         rows.append([one.row["source"], link, f"{confirmed} of {len(checks)}" if checks else "", refuted])
     return markdown_table(["paper", "figure", "confirmed", "contradicted"], rows, figures=False) + "\n"
 
 
-def anchor(title: str) -> str:
-    """The end of a link to a heading."""
-    return re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
+def place(folder: Path | str, title: str) -> str:
+    """Where a link to the figure with this title leads: its heading on the page of its folder."""
+    heading = re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
+    return f"{folder}/README.md#{heading}"
 
 
 def section(one: Made) -> str:

@@ -111,10 +111,10 @@ def test_links_between_documents_lead_somewhere():
     pages += [page for folder in ("docs", "results", "data-prep") for page in (ROOT / folder).rglob("*.md")]
     broken = []
     for page in pages:
-        for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", page.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\(((?!https?:)[^)\s]*)\)", page.read_text(encoding="utf-8")):
             name, _, anchor = link.partition("#")
             target = page.parent / name if name else page
-            if not target.exists() or (anchor and anchor not in anchors(target)):
+            if not link or not target.exists() or (anchor and anchor not in anchors(target)):
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert not broken
 
