@@ -6,14 +6,14 @@ types. The functions `read_...` check what depends on other parts, such as a row
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
-from jinja2 import Environment, TemplateSyntaxError
+from jinja2 import Environment, TemplateSyntaxError, nodes
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
@@ -38,6 +38,7 @@ from lab.study.schema import (
     Choice,
     Claim,
     Column,
+    Expression,
     PaperColumn,
     Study,
     TableSpec,
@@ -72,11 +73,13 @@ OF_TRAINING = (
     "peak_memory_bytes",
     "curves.*",
 )
+ANSWERING = ("median", "change", "points", "ranked")
+"""Words of an answer whose first argument is a figure, see `lab.study.page.Answer`."""
 OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
 """Figures of a record besides those of its measure."""
 
 
-Text = Annotated[str, BeforeValidator(str)]
+Text = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, int | float) else given)]
 """A text, or a number that is read as text."""
 Words = Annotated[tuple[Text, ...], BeforeValidator(lambda given: as_list(given))]
 """One text, or a list of them."""
@@ -131,8 +134,10 @@ class StudyKeys(Keys):
 
 
 class ChoiceKeys(Keys):
-    """When a choice is run, see `Choice`; its other keys are settings of fairseq-train."""
+    """What a choice has besides the settings of fairseq-train, see `Choice`."""
 
+    label: Text = ""
+    config: Text = ""
     seeds: Count | None = None
     on_request: bool = False
 
@@ -234,6 +239,7 @@ EXPECTED = {
     "float_type": "it must be a number",
     "bool_type": "it must be true or false",
     "list_type": "write a list",
+    "string_type": "write a text",
     "tuple_type": "write a list",
     "dict_type": "write keys and values",
     "model_type": "write keys and values",
@@ -352,7 +358,7 @@ def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
 def check_figures(study: Study) -> None:
     """UserError for a figure that neither the measure, nor the training, nor the cell has."""
     known = [*MEASURES[study.evaluate].figures.split(), *OF_TRAINING]
-    for what, figure in study.figures():
+    for what, figure in (*study.figures(), *answered(study)):
         name = ".".join(figure.path)
         place = name.removeprefix("training.").removeprefix("found.")
         if not any(fnmatchcase(place, one) for one in (*known, *OF_RECORDS)):
@@ -360,6 +366,14 @@ def check_figures(study: Study) -> None:
                 f"{study.path}: {what} {name}, which evaluate: {study.evaluate} does not measure"
                 f"{nearest(name, known)}"
             )
+
+
+def answered(study: Study) -> Iterator[tuple[str, Expression]]:
+    """Every figure that the answer writes out as the first argument of a word, like `Study.figures`."""
+    for call in Environment().parse(study.answer).find_all(nodes.Call):
+        first = call.args[0] if call.args else None
+        if getattr(call.node, "name", None) in ANSWERING and isinstance(first, nodes.Const):
+            yield "the answer names", parse_expression(first.value, f"{study.path}: answer")
 
 
 def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> None:
@@ -433,10 +447,10 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
         raise UserError(f"{path}: {axis}.{name} needs settings such as {{plan: elu}}, found {given!r}")
     settings = {str(key): value for key, value in given.items() if key not in RESERVED}
     check_groups(settings, f"{path}: {axis}.{name}")
-    label, config = str(given.get("label") or label_of(name)), str(given.get("config", name))
-    about = {key: given[key] for key in ("seeds", "on_request") if key in given}
+    about = {key: given[key] for key in RESERVED if key in given}
     keys = validated(ChoiceKeys, about, f"{path}: {axis}.{name}")
-    return Choice(name, settings, label, config, keys.seeds, keys.on_request)
+    label = keys.label or label_of(name)
+    return Choice(name, settings, label, keys.config or name, keys.seeds, keys.on_request)
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:
@@ -522,9 +536,9 @@ def is_positive(text: str) -> bool:
         return False
 
 
-def plotted_by(plot: Mapping[str, Any]) -> list[Any]:
-    """The axes that split the curves into panels."""
-    return as_list(plot.get("by") or "updates")
+def plotted_by(plot: Mapping[str, Any]) -> Sequence[str]:
+    """What the curves run over, a panel each."""
+    return plot.get("by") or ("updates",)
 
 
 def read_plot(path: Path, given: Any) -> dict[str, Any]:
@@ -538,7 +552,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     keys = validated(PlotKeys, given, f"{path}: plot")
     for method in keys.methods.values():
         check_known(method, NAMED, f"{path}: plot: methods names {method!r}")
-    return {"y": f"{keys.curves} loss, bits", "factor": 1.0, **given}
+    return {"y": f"{keys.curves} loss, bits", "factor": 1.0, **keys.model_dump(exclude_unset=True)}
 
 
 def as_list(given: Any) -> list[Any]:

@@ -88,6 +88,11 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     def refuse(what: str) -> None:
         raise UserError(f"{shown_path(path)} {what}; move it away to measure its cell again")
 
+    if isinstance(record, dict) and isinstance(other := record.get("study"), str) and other != study.name:
+        raise UserError(
+            f"{shown_path(path)} is a record of the study {other}, not of {study.name}; "
+            f"choose another --out, or if {other}.yaml was renamed, give it that name again"
+        )
     if not isinstance(record, dict) or record.get("study") != study.name:
         refuse(f"is not a record of the study {study.name}")
     cell = record.get("cell")

@@ -153,6 +153,15 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
         ({"plot": {"curves": "train", "by": "second"}}, "by.0 is 'second'; did you mean seconds"),
         ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
         ({"answer": "{% if %}"}, "answer cannot be read: Expected an expression"),
+        (
+            {"answer": '{{median("loss", "elu", ".2f")}}'},
+            "the answer names loss, which evaluate: copy",
+        ),
+        ({"about": ["x"]}, "about is ['x']; write a text"),
+        ({"notes": {"x": 1}}, "notes is {'x': 1}; write a text"),
+        ({"table": {"columns": [[["x"], "loss_nats", ".2f"]]}}, "columns.0.0 is ['x']; write a text"),
+        ({"plot": {"curves": "train", "asks": ["x"]}}, "plot: asks is ['x']; write a text"),
+        ({"axes": {"method": {"elu": {"label": ["x"]}}}, "config": "x"}, "label is ['x']; write a text"),
         ({"hooks": "copy"}, "evaluate: copy has no extras; leave them out"),
         (
             {"extras": True, "evaluate": "carried"},

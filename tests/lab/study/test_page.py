@@ -146,7 +146,7 @@ def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        ("{{median('loss', 'elu', '.1f')}}", "answer: loss, which tiny has not measured; .*loss_nats"),
+        ("{{median('peak_memory_bytes', 'elu', '.1f')}}", "answer: peak_memory_bytes, which tiny has not"),
         ("{{median('loss_nats', 'tiny', '.1f')}}", "answer: tiny names no row, or several"),
         ("{{verdict('linear is bad')}}", "answer: no claim 'linear is bad'"),
         ("{{median('loss_nats')}}", "answer cannot be filled in"),
@@ -292,6 +292,14 @@ def test_a_record_belongs_to_the_cell_whose_place_it_has(study_file, tmp_path):
             publish(study, tmp_path)
         copy.unlink()
     assert len(read_records(tmp_path, study)) == len(RECORDS)
+
+
+def test_the_record_of_a_renamed_study_is_not_to_be_measured_again(study_file, tmp_path):
+    written(read_study(study_file), tmp_path)
+    renamed = study_file.rename(study_file.with_name("renamed.yaml"))
+    said = "a record of the study tiny, not of renamed; choose another --out, or if tiny.yaml was renamed"
+    with pytest.raises(UserError, match=said):
+        [cell.record() for cell in cells(read_study(renamed), out=tmp_path)]
 
 
 CHANGES = (ABSENT, None, "x", [], {}, math.nan, [[1, "a"]])
