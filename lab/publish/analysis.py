@@ -81,7 +81,8 @@ def write_figure(path: Path) -> bool:
     record, asks = read_json(path), statement(f"{path.parent.name}/{path.stem}")["asks"]
     if not asks:
         return False
-    picture, note = path.with_suffix(".png"), f"{record['note']} {where(record)} ({record['date']})."
+    picture = path.with_suffix(".png")
+    note = f"{record['note'].rstrip('.')}. {where(record)} ({record['date']})."
     if "bubbles" in record:
         points = [Point(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"]) for b in record["bubbles"]]
         labels = {key: record[key] for key in ("x_label", "y_label")}
