@@ -175,8 +175,8 @@ def check_begin(folder: Path, command: str, mark: str, content: str = "", option
         return True
     if os.path.lexists(folder) and not (folder.is_dir() and is_empty(folder)):
         raise UserError(
-            f"{shown_path(folder)} holds files that {command} has not written; move it away, or choose "
-            f"another {option}"
+            f"{shown_path(folder)} holds files that this command has not written; move it away, or "
+            f"choose another {option}"
         )
     return False
 

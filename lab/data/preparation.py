@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 
 from conventions import OUT_OF_SPACE, PREPARED
 from conventions.content import HASHES, hashes_of
-from lab.data.prepared import DICTIONARY, read_manifest
+from lab.data.prepared import DICTIONARY, NEW, read_manifest
 from lab.data.tokenization import Tokenize
 from lab.errors import UserError
 from lab.files import RUN_MARK, begin, check_output_folder, made_folder, write_json
@@ -71,7 +71,7 @@ def prepare_once(dest: Path, build: Build) -> dict:
     Leftovers of a killed run are removed; a live run is waited for. Where `dest` is a link, the folder is
     made where it leads.
     """
-    if manifest := read_manifest(dest):
+    if manifest := read_manifest(dest, NEW):
         return manifest
     dest = dest.resolve()
     if dest.is_mount():
@@ -87,7 +87,7 @@ def _prepare(dest: Path, build: Build) -> dict:
     try:
         begin(folder, COMMANDS, "", option="--dest")
         try:
-            manifest = read_manifest(dest)  # another run may have made it meanwhile
+            manifest = read_manifest(dest, NEW)  # another run may have made it meanwhile
             if manifest is None:
                 _clear(folder)
                 manifest = build(folder)

@@ -134,7 +134,12 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
     return data
 
 
-def read_manifest(folder: Path) -> dict | None:
+NEW = "move it away, or name another --dest"
+TO_READ = "name a folder that a script of data-prep/ has written"
+"""What a user can do where a folder holds other files: where the result goes, and where data are read."""
+
+
+def read_manifest(folder: Path, advice: str = TO_READ) -> dict | None:
     """The manifest of `folder`; None if the folder is missing or empty, UserError if it is damaged."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
@@ -144,7 +149,7 @@ def read_manifest(folder: Path) -> dict | None:
     except (OSError, ValueError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
-        raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
+        raise UserError(f"{folder} exists but holds no prepared corpus; {advice}")
     for name, size in manifest["files"].items():
         file = folder / name
         if not file.is_file() or file.stat().st_size != size:

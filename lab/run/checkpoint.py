@@ -323,6 +323,8 @@ def whole_checkpoint(path: Path) -> Path:
     """
     if not path.exists():
         raise UserError(f"no checkpoint {path}; name another one")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder where a checkpoint belongs; name a file in it")
     if not path.is_file() or not is_half_written(path):
         return path
     newest = newest_whole(path.parent)

@@ -364,7 +364,8 @@ RUNS = [
         "no classif",
     ),
     # exports
-    (f"{EXPORT} thesis", "export_hf.sh has not written"),
+    (f"{EXPORT} thesis", "this command has not written"),
+    ("scripts/lab.sh export alone new", "is a folder where a checkpoint belongs; name a file in it"),
     (f"{EXPORT.replace('last', 'none')} new", "no checkpoint"),
     ("scripts/lab.sh export alone/checkpoint_last.pt new --data thesis", "dict.txt"),
     (f"{EXPORT} new --head x", "'x'"),

@@ -47,7 +47,7 @@ def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
     begin(folder, "train.sh", "one")
     with pytest.raises(UserError, match="fingerprint one instead of two"):
         begin(folder, "train.sh", "two")
-    with pytest.raises(UserError, match="holds files that other.sh has not written"):
+    with pytest.raises(UserError, match="holds files that this command has not written"):
         begin(folder, "other.sh", "one")
     assert (folder / "checkpoint").exists()
 
@@ -61,7 +61,7 @@ def test_a_run_killed_while_it_marked_its_folder_starts_again(tmp_path):
 @pytest.mark.parametrize("name", ["settings.json", "fingerprint", "result.json"])
 def test_the_folder_of_somebody_else_is_no_run_of_ours(tmp_path, name):
     (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match="holds files that quickstart.sh has not written"):
+    with pytest.raises(UserError, match="holds files that this command has not written"):
         begin(tmp_path, "quickstart.sh", "one")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

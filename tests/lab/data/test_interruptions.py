@@ -81,7 +81,7 @@ def test_folder_of_somebody_else_is_not_cleared(refused, tmp_path):
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("precious")
     sentence = refused("data-prep/bundled_corpus.sh", "--dest", tmp_path / "data")
-    assert sentence.startswith(f"error: {foreign} holds files that data-prep has not written")
+    assert sentence.startswith(f"error: {foreign} holds files that this command has not written")
     assert [path.name for path in tmp_path.rglob("*")] == ["data.preparing", "thesis.tex"]
 
 

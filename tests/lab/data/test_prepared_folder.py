@@ -152,6 +152,7 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
     sentence = refused(*as_wikitext2(source, dest), "--vocabulary-from", words)
     assert f"{dest} was not prepared with the vocabulary of {words}" in sentence
     sentence = refused(*as_wikitext2(source, tmp_path / "other"), "--vocabulary-from", source)
+    assert "--dest" not in sentence and "name a folder that a script of data-prep/ has written" in sentence
     assert "holds no prepared corpus" in sentence
 
 
