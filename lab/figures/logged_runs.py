@@ -29,7 +29,7 @@ from lab.methods import ANALYSED
 from lab.papers import read_table, statement
 from lab.publish.tables import grouped
 from lab.run.checkpoint import Checkpoint, check_reads_text
-from lab.verdicts import Bound, Seeds, Values, judge_pair
+from lab.verdicts import UNDECIDED, Bound, Seeds, Values, judge_pair, withheld
 from user_dir.analysis import relative_deviation
 from user_dir.analysis.capture import attentions
 
@@ -37,6 +37,8 @@ HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
 FOLLOWS = 0.02
 """How far apart the perplexities of two methods may be where one follows the other: our margin."""
+UNTUNED = "one rate for all, tuned for none"
+"""Why the losses of these runs decide nothing."""
 SPLIT = "train"
 """The split of the minibatches that are read at checkpoints."""
 ALL = "all parameters"
@@ -148,7 +150,9 @@ def _check_follows(figure: Figure, found: dict[str, list[LoggedRun]]) -> None:
     if last.get("lln") and last.get("softmax"):
         verdict = judge_pair(last["lln"], last["softmax"], Bound("within", FOLLOWS), ratio=True)
         figure.claim(
-            "LLN's perplexity per token follows that of softmax", f"within {FOLLOWS:.0%}, our margin", verdict
+            "LLN's perplexity per token follows that of softmax",
+            f"within {FOLLOWS:.0%}, our margin",
+            withheld(verdict, UNDECIDED, UNTUNED),
         )
 
 
@@ -307,5 +311,5 @@ def _check_edge(figure: Figure, losses: Mapping[float, Seeds]) -> None:
         figure.claim(
             f"loss is higher for α = β below {edge:g} than from there on",
             "accuracy drops there (paper, ViT)",
-            judge_pair(below, above, Bound("at_least", 0), ratio=False),
+            withheld(judge_pair(below, above, Bound("at_least", 0), ratio=False), UNDECIDED, UNTUNED),
         )

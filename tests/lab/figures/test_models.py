@@ -11,6 +11,7 @@ import torch
 from lab.errors import UserError
 from lab.figures import analyse, logged_runs, models
 from lab.figures.analyse import SUBCOMMANDS, parse
+from lab.figures.figure import Figure
 from lab.figures.training import evenly_spaced
 from lab.files import ROOT
 from lab.run.process import run_fairseq
@@ -229,6 +230,20 @@ def test_bounded_gradients_are_those_of_the_scores(runs, encoder_corpus):
     part.attend = attend
     bounds._loss(trained, tokens).backward()
     assert largest == pytest.approx(shift.grad.abs().max().item(), rel=1e-4)
+
+
+def test_losses_at_one_rate_decide_nothing():
+    """Rule 6 of results/README.md; without it, twice the perplexity in all seeds would contradict."""
+    figure = Figure("Loss in training")
+    found = {
+        name: [SimpleNamespace(seed=seed, valid={10: bits + seed / 1000}) for seed in (1, 2, 3)]
+        for name, bits in (("lln", 6), ("softmax", 5))
+    }
+    logged_runs._check_follows(figure, found)
+    [check] = figure.checks
+    assert check["verdict"] == "undecided" and check["measured"].endswith(
+        "; one rate for all, tuned for none"
+    )
 
 
 def test_temperature_and_tradeoff(runs, call, tmp_path):
