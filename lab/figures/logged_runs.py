@@ -81,18 +81,18 @@ def published() -> dict[str, float]:
 
 
 def relative_deviations(runs: Sequence[LoggedRun]) -> Content:
-    """R1: the population's standard deviation of gradient norms over their mean, over all updates."""
+    """R1: the population's standard deviation of gradient norms over their mean, after warm-up."""
     found, paper = by_method(runs), published()
     deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
     figure = Figure("Relative deviation of gradients", training=runs[0].training())
     panel = figure.lines("Norm of the gradient", "updates", "gradient norm", y="log")
     for key, group in found.items():
         panel.curve(ANALYSED[key].label, *group[0].series("gnorm"), key)
-    own = {key: [one["all"] for one in ones] for key, ones in deviations.items()}
+    own = {key: [one[AFTER_WARMUP] for one in ones] for key, ones in deviations.items()}
     mean, low, high = ([f(own[key]) for key in found] for f in (fmean, min, max))
     figure.bars(
-        "Relative deviation, here and in the paper",
-        "std over mean of all updates",
+        "Relative deviation after warm-up, and the paper's",
+        "std over mean",
         [ANALYSED[key].label for key in found],
         found,
         {"label": "here", "values": mean, "low": low, "high": high},
@@ -106,10 +106,10 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Content:
         _check_orders(figure, part, late, paper)
     updates, seeds = len(panel["curves"][0]["x"]), max(map(len, found.values()))
     return figure.record(
-        f"Norm of the gradient before clipping in every update, {updates:,} updates, "
-        f"{number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. The first updates decide "
-        "much of it, so the verdicts are on the updates after warm-up and on the second half; those figures "
-        "are in the JSON file.",
+        f"Norm of the gradient before clipping in every update, {updates:,} updates, up to "
+        f"{number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. Over all updates the first "
+        "ones decide, so the bars and the first verdicts are on the updates after warm-up, the others on the "
+        "second half.",
         deviations=deviations,
     )
 

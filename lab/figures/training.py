@@ -194,19 +194,21 @@ def _exponents(points: list[Point], last: Checkpoint) -> Content:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
     figure = Figure("Exponents of LLN in training", training=training_of(last))
+    row = statement(f"training/{run_name(last.path.parent)}-exponents")
+    low, high = float(row["low"]), float(row["high"])
     for key, letter in (("alpha", "α"), ("beta", "β")):
         panel = figure.lines(letter, "updates", letter)
         for layer in layers:
             y = [point.exponents[layer][key] for point in trained]
             panel.curve(f"layer {layer + 1}", x, y, shade=layer / max(len(layers) - 1, 1))
+        for edge in (low, high):
+            panel.curve(f"paper: {edge:g}", x, [edge] * len(x), style="--")
     exponents = [one for point in trained for one in point.exponents]
     means = [(one["alpha"] * one["beta"]) ** 0.5 for one in exponents]
     products = [one["sigma_q"] * one["sigma_k"] for one in exponents]
     least = points[0].exponents[0]["least"]
     law, reached = f"√(αβ) ≥ √(√(-b)/a) = {least:.4f}", min(means) > least * (1 - 1e-4)
     figure.check(f"law of matching: {law}", "in every layer", f"{min(means):.4f} at least", reached)
-    row = statement(f"training/{run_name(last.path.parent)}-exponents")
-    low, high = float(row["low"]), float(row["high"])
     inside = [low < one[key] < high for one in exponents for key in ("alpha", "beta")]
     found = f"{sum(inside)} of {len(inside)}"
     figure.check(f"α and β within ({low:g}; {high:g}) (paper, ViT)", "all", found, all(inside))

@@ -196,7 +196,7 @@ def _bars(axis: Axes, panel: Panel) -> None:
                     fontsize=8,
                     color="0.25",
                 )
-    axis.set_xticks(places, groups, fontsize=9)
+    axis.set_xticks(places, groups, fontsize=8)
     axis.margins(y=0.18)
 
 
