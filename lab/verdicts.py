@@ -181,8 +181,12 @@ def judge_order(values: Values, paper: Mapping[str, float], least: float) -> Ver
 
 
 def withheld(verdict: Verdict, outcome: str, reason: str) -> Verdict:
-    """The verdict as `outcome`, since for this `reason` the effect decides nothing."""
-    return replace(verdict, outcome=outcome, effect="; ".join(filter(None, (verdict.effect, reason))))
+    """The verdict as `outcome`, since for this `reason` the effect decides nothing.
+
+    What is not comparable stays so: an undecided claim may still be decided by more seeds.
+    """
+    kept = NOT_COMPARABLE if verdict.outcome == NOT_COMPARABLE else outcome
+    return replace(verdict, outcome=kept, effect="; ".join(filter(None, (verdict.effect, reason))))
 
 
 def interval(values: Sequence[float], errors: float = ERRORS) -> Interval:

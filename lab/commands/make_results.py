@@ -165,11 +165,13 @@ class Judged:
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
     """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
-    if place := place_of_figure(name):
-        checks, page = read_json(RESULTS / f"{name}.json")["checks"], f"[analysis]({place})"
+    figure = RESULTS / f"{name}.json"
+    if figure.is_file():
+        record = read_json(figure)
+        page = f"[analysis]({analysis.place(Path(name).parent, record['title'])})"
         return [
             Judged(one["statement"], one["expected"], one["measured"], one["verdict"], page, "")
-            for one in checks
+            for one in record["checks"]
         ]
     if name not in study_names():
         return []
@@ -221,19 +223,18 @@ def claims_section() -> str:
 
 def page_of(item: dict[str, str]) -> str:
     """Links to where the figures are."""
-    studies = (f"{name}/README.md" for name in item["study"].split() if name in study_names())
-    figures = map(place_of_figure, item["study"].split())
-    pages = [page for page in studies if (RESULTS / page).is_file()] + list(filter(None, figures))
+    pages = list(filter(None, map(place_of, item["study"].split()))) or [item["page"]]
     return ", ".join(
-        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})"
-        for page in pages or filter(None, [item["page"]])
+        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" for page in filter(None, pages)
     )
 
 
-def place_of_figure(name: str) -> str | None:
-    """Where a link to a figure of the analysis leads, from results/; None if `name` is not a figure."""
-    figure = RESULTS / f"{name}.json"
-    return analysis.place(Path(name).parent, read_json(figure)["title"]) if figure.is_file() else None
+def place_of(name: str) -> str | None:
+    """Where a link to a study, or to a figure of the analysis, leads from results/; None without a page."""
+    figure, page = RESULTS / f"{name}.json", f"{name}/README.md"
+    if figure.is_file():
+        return analysis.place(Path(name).parent, read_json(figure)["title"])
+    return page if (RESULTS / page).is_file() else None
 
 
 SECTIONS: dict[str, Callable[[], str]] = {

@@ -58,11 +58,7 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     found = {}
     for path in sorted(folder.glob(PATTERN)):
         record = read_json(path)
-        other = (
-            isinstance(record, dict)
-            and isinstance(record.get("study"), str)
-            and record["study"] != study.name
-        )
+        other = named_study(record) not in (None, study.name)
         is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
             continue
@@ -82,19 +78,26 @@ def gather(folder: Path, study: Study, check: bool) -> list[Path]:
     return list(loose)
 
 
+def named_study(record: Any) -> str | None:
+    """The study that the content of a file names; None if it names none."""
+    name = record.get("study") if isinstance(record, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     """UserError unless the file `path` below `folder` is a whole record of the cell whose place it has."""
 
     def refuse(what: str) -> None:
         raise UserError(f"{shown_path(path)} {what}; move it away to measure its cell again")
 
-    if isinstance(record, dict) and isinstance(other := record.get("study"), str) and other != study.name:
-        raise UserError(
-            f"{shown_path(path)} is a record of the study {other}, not of {study.name}; "
-            f"choose another --out, or if {other}.yaml was renamed, give it that name again"
-        )
-    if not isinstance(record, dict) or record.get("study") != study.name:
+    named = named_study(record)
+    if named is None:
         refuse(f"is not a record of the study {study.name}")
+    if named != study.name:
+        raise UserError(
+            f"{shown_path(path)} is a record of the study {named}, not of {study.name}; "
+            f"choose another --out, or if {named}.yaml was renamed, give it that name again"
+        )
     cell = record.get("cell")
     if not _is_cell(cell, study):
         refuse(f"has no cell with a choice of {', '.join(study.axes)} and a seed")

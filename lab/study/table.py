@@ -206,8 +206,7 @@ def decide(
     """
     verdict = judge(claim, values, at_baseline, paper or {}, examples)
     if claim.withheld and verdict.outcome != NOT_RUN:
-        outcome, reason = claim.withheld
-        return withheld(verdict, NOT_COMPARABLE if verdict.outcome == NOT_COMPARABLE else outcome, reason)
+        return withheld(verdict, *claim.withheld)
     asked = (paper or {}) if claim.kind == RANK else claim.rows if len(claim.rows) > 1 else tuple(values)
     if verdict.outcome in (CONFIRMED, CONTRADICTED) and (
         edge := [row for row in asked if row in unbracketed]

@@ -241,9 +241,8 @@ def test_losses_at_one_rate_decide_nothing():
     }
     logged_runs._check_follows(figure, found)
     [check] = figure.checks
-    assert check["verdict"] == "undecided" and check["measured"].endswith(
-        "; one rate for all, tuned for none"
-    )
+    assert check["verdict"] == "undecided"
+    assert check["measured"].endswith("; one rate for all, tuned for none")
 
 
 def test_temperature_and_tradeoff(runs, call, tmp_path):
