@@ -110,9 +110,17 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if manifest.get(key) != value:
             raise UserError(
-                f"{dest} was prepared with {key} {manifest.get(key)}, not {value}; name another --dest or "
-                "move it away"
+                f"{dest} was prepared {_in_words(key, manifest.get(key))}, not {_in_words(key, value)}; name "
+                "another --dest or move it away"
             )
+
+
+def _in_words(key: str, value: Any) -> str:
+    """A setting as "with size 4", "with grey" or "without grey"."""
+    name = key.replace("_", " ")
+    if value is None or isinstance(value, bool):
+        return f"with {name}" if value else f"without {name}"
+    return f"with {name} {value}"
 
 
 def check_accepted(dest: Path, made_from: str, accepted: bool, option: str) -> None:

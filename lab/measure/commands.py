@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lab.console import number_of
-from lab.data.prepared import open_prepared
+from lab.data.prepared import identify, open_prepared
 from lab.errors import UserError
 from lab.files import Ours, check_output, json_with, read_json, shown_path, write_json
 from lab.measure.accuracy import evaluate_lra
@@ -36,10 +36,11 @@ PPL_KEYS = ("checkpoint", "split", "context_window", "perplexity_per_token")
 CARRIED_KEYS = ("checkpoint", "split", "streams", "segment", "buckets")
 
 
-def masked_lm(path: Path, options: Namespace) -> Iterator[Result]:
+def masked_lm(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
     """For `evaluate mlm`."""
     encoder, splits = read_encoder(path), tuple(options.splits)
-    return evaluate_masked_lm(encoder, open_prepared(options.data.absolute(), splits), splits)
+    data = open_prepared(options.data.absolute(), splits)
+    return {"data": shown_path(data.folder)}, evaluate_masked_lm(encoder, data, splits)
 
 
 def describe_masked_lm(result: Result) -> str:
@@ -50,10 +51,11 @@ def describe_masked_lm(result: Result) -> str:
     )
 
 
-def lra(path: Path, options: Namespace) -> Iterator[Result]:
+def lra(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
     """For `evaluate lra`."""
     data = KINDS["lra"].open_data(options.data.absolute(), options.splits)
-    return evaluate_lra(read_lra(path), data, options.splits, usual_device())
+    results = evaluate_lra(read_lra(path), data, options.splits, usual_device())
+    return {"data": identify(data.folder)}, results
 
 
 def describe_lra(result: Result) -> str:
@@ -66,10 +68,11 @@ def describe_lra(result: Result) -> str:
     )
 
 
-def images(path: Path, options: Namespace) -> Iterator[Result]:
+def images(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
     """For `evaluate images`."""
     checkpoint = load_image_model(path, options.data, Pixels.task, Classification.task)
-    return evaluate_images(checkpoint, options.splits, options.batch_size, usual_device())
+    results = evaluate_images(checkpoint, options.splits, options.batch_size, usual_device())
+    return {"data": shown_path(Path(checkpoint.task.cfg.data))}, results
 
 
 def describe_images(result: Result) -> str:
@@ -89,12 +92,12 @@ def describe_images(result: Result) -> str:
 class Evaluation:
     """How a kind of model other than language models is evaluated.
 
-    `keys` are those by which a result is recognised. `evaluate` gives the result of each split for a whole
-    checkpoint, `describe` puts it in words.
+    `keys` are those by which a result is recognised. For a whole checkpoint `evaluate` gives the settings of
+    all results, and the result of each split; `describe` puts one in words.
     """
 
     keys: tuple[str, ...]
-    evaluate: Callable[[Path, Namespace], Iterator[Result]]
+    evaluate: Callable[[Path, Namespace], tuple[Result, Iterator[Result]]]
     describe: Callable[[Result], str]
 
 
@@ -138,20 +141,26 @@ def result_files(
         except UserError:
             check_command(checkpoint, command)
             raise
-        if options.out and out.is_file():
+        if options.out:
             check_same_result(out, {"checkpoint": shown_path(checkpoint), "split": split})
     return files
 
 
-def check_same_result(out: Path, wanted: Mapping[str, str]) -> None:
-    """UserError if the file `out` holds the result of another checkpoint or split than `wanted`."""
-    record = read_json(out)
+def check_same_result(out: Path, wanted: Result) -> None:
+    """UserError if the file `out` is there and holds a result with other settings than `wanted`."""
+    record = read_json(out) if out.is_file() else {}
     for key, value in wanted.items():
         if record.get(key, value) != value:
             raise UserError(
-                f"{out} holds the result of the {key} {record[key]}, not {value}; move it away, or name "
-                "another file with --out"
+                f"{out} holds another result, with {key.replace('_', ' ')} {record[key]} instead of {value}; "
+                "move it away, or name another file with --out (for one split)"
             )
+
+
+def check_settings(files: Mapping[str, Path], settings: Result) -> None:
+    """UserError if one of the result files is of other `settings`."""
+    for out in files.values():
+        check_same_result(out, settings)
 
 
 def check_command(path: Path, command: str) -> None:
@@ -199,6 +208,8 @@ def evaluate_perplexity(options: Namespace) -> None:
     files = result_files(PPL_SCRIPT, options, path, json_with(*PPL_KEYS))
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
+    settings = {"data": shown_path(data.folder), "context_window": options.context_window}
+    check_settings(files, {**settings, "flags": options.flags})
     for split, out in files.items():
         result = evaluate(checkpoint, data, split, options.context_window, options.flags, options.compile)
         write_result({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
@@ -213,6 +224,10 @@ def evaluate_with_state(options: Namespace) -> None:
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     overrides = carried_state.read_extra(options.flags)
+    settings = {key: getattr(options, key) for key in ("segment", "reset_at_documents", "streams")}
+    if options.reset_at_documents:
+        del settings["streams"]  # a result has the number of documents there
+    check_settings(files, {"data": shown_path(data.folder), "model_overrides": overrides, **settings})
     for split, out in files.items():
         result = carried_state.evaluate_carried(checkpoint, data, split, options, overrides)
         carried_state.write_carried({**result, **averaged(checkpoint)}, out)
@@ -227,6 +242,8 @@ def main(options: Namespace) -> None:
     evaluation = EVALUATIONS[options.kind]
     path = whole_checkpoint(options.checkpoint.absolute())
     files = result_files(options.command, options, path, json_with(*evaluation.keys))
-    for result in evaluation.evaluate(path, options):
-        whole = {**result, **averaged(read_checkpoint(path))}
+    settings, results = evaluation.evaluate(path, options)
+    check_settings(files, settings)
+    for result in results:
+        whole = {**result, **settings, **averaged(read_checkpoint(path))}
         write_result(whole, files[result["split"]], evaluation.describe(result))

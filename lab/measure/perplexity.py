@@ -121,7 +121,7 @@ def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
     if args.tokens_per_sample > checkpoint.max_positions:
         raise UserError(
             f"--tokens-per-sample is {args.tokens_per_sample}, but {checkpoint.path} was trained "
-            f"for {checkpoint.max_positions} positions"
+            f"for {checkpoint.max_positions} positions; give {checkpoint.max_positions} or fewer"
         )
     if not 0 <= args.context_window < args.tokens_per_sample:
         raise UserError(

@@ -121,7 +121,11 @@ def add_splits(parser: Parser, out: str = "<checkpoint>.<split>.json beside the 
         help="train, valid or test, or several of them separated by commas (default: test)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"where the JSON of one split goes (default: {out})"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"where the JSON of one split goes (default: {out}); a result on other data or with other "
+        "settings is not replaced",
     )
 
 

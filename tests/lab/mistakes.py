@@ -65,7 +65,10 @@ CASES = [
     ("scripts/lab.sh evaluate mlm text.pt mlm", "is damaged or not a fairseq checkpoint"),
     ("scripts/lab.sh predict text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
-    (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
+    (
+        f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096",
+        "trained for 32 positions; give 32 or fewer$",
+    ),
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 0", "--tokens-per-sample is 0"),
     (f"{EVAL} lm/checkpoint_last.pt data --context-window 300", "--context-window is 300; .*, such as 16$"),
     (f"{EVAL} lm/checkpoint_last.pt data --batch-size 0", "--batch-size is 0"),

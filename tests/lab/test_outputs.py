@@ -211,12 +211,10 @@ def test_a_result_of_another_checkpoint_or_split_is_kept(tmp_path):
     options = Namespace(out=out, splits=["test"])
     write_json(out, {"loss": 1, "checkpoint": str(tmp_path / "a.pt"), "split": "test"})
     assert result_files("x.sh", options, tmp_path / "a.pt", keys) == {"test": out}
-    with pytest.raises(
-        UserError, match=r"holds the result of the checkpoint .*a.pt, not .*b.pt; move it away"
-    ):
+    with pytest.raises(UserError, match=r"another result, with checkpoint .*a.pt instead of .*b.pt; move it"):
         result_files("x.sh", options, tmp_path / "b.pt", keys)
     options.splits = ["valid"]
-    with pytest.raises(UserError, match="holds the result of the split test, not valid; move it away"):
+    with pytest.raises(UserError, match="another result, with split test instead of valid; move it away"):
         result_files("x.sh", options, tmp_path / "a.pt", keys)
 
 

@@ -97,8 +97,8 @@ def settings(task: LraTask, options: argparse.Namespace) -> dict[str, Any]:
 
 def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, folder: Path) -> None:
     """UserError if the folder was prepared with other settings or from another archive."""
-    asked = {"task": task.name, "generated": options.source is None, **settings(task, options)}
-    there = {**manifest, "generated": manifest.get("origin") == "generated"}
+    asked = {"task": task.name, "--generate": options.source is None, **settings(task, options)}
+    there = {**manifest, "--generate": manifest.get("origin") == "generated"}
     if options.source is None:
         asked["examples"] = options.examples or sum(task.sizes.values())
         there["examples"] = sum(split.get("examples", 0) for split in manifest["splits"].values())

@@ -74,7 +74,7 @@ def test_photographs_become_squares_with_their_classes(call, refused, tmp_path, 
     call(*pets(raw, "--partial"))
     assert (tmp_path / "out" / "preparation.json").read_bytes() == before
     sentence = refused(*pets(raw, "--partial", "--grey"))
-    assert "was prepared with grey False, not True; name another --dest" in sentence
+    assert "was prepared without grey, not with grey; name another --dest" in sentence
 
 
 def test_a_zip_file_of_the_other_layout_gives_the_same(call, tmp_path, monkeypatch):

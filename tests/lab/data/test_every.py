@@ -16,21 +16,36 @@ COMMANDS = {
     "text": "lra.sh text --from {samples} --partial --length 30",
 }
 OTHERS = [
-    ("wikitext", f"{SP} 1000", f"{SP} 2000", "vocabulary 1000, not 2000"),
-    ("wikitext", f"{SP} 1000", "", "tokenizer sentencepiece, not words"),
+    ("wikitext", f"{SP} 1000", f"{SP} 2000", "with vocabulary 1000, not with vocabulary 2000"),
+    ("wikitext", f"{SP} 1000", "", "with tokenizer sentencepiece, not with tokenizer words"),
     ("wikitext", "--allow-unverified", "", "--allow-unverified"),
-    ("roberta", "340", "4000", "vocabulary 340, not 4000"),
-    ("roberta", f"{SP} 340", "", "tokenizer sentencepiece, not gpt2"),
-    ("roberta", " text", " wikitext-2", "corpus text, not wikitext-2"),
-    ("own", "--vocab-size 340", "--tokenizer words", "tokenizer sentencepiece, not words"),
+    ("roberta", "340", "4000", "with vocabulary 340, not with vocabulary 4000"),
+    ("roberta", f"{SP} 340", "", "with tokenizer sentencepiece, not with tokenizer gpt2"),
+    ("roberta", " text", " wikitext-2", "with corpus text, not with corpus wikitext-2"),
+    (
+        "own",
+        "--vocab-size 340",
+        "--tokenizer words",
+        "with tokenizer sentencepiece, not with tokenizer words",
+    ),
     ("own", "{tiny}", "{small}", "prepared from another valid split than"),
-    ("bundled", "1000", "1001", "vocabulary 1000, not 1001"),
-    ("digits", "digits", "digits --size 4", "size None, not 4"),
-    ("listops", "200", "100", "examples 200, not 100"),
-    ("listops", "200", "200 --seed 7", "seed 42, not 7"),
-    ("listops", "--generate --examples 200", "--from {samples} --partial", "generated True, not False"),
+    ("bundled", "1000", "1001", "with vocabulary 1000, not with vocabulary 1001"),
+    ("digits", "digits", "digits --size 4", "without size, not with size 4"),
+    ("listops", "200", "100", "with examples 200, not with examples 100"),
+    ("listops", "200", "200 --seed 7", "with seed 42, not with seed 7"),
+    (
+        "listops",
+        "--generate --examples 200",
+        "--from {samples} --partial",
+        "with --generate, not without --generate",
+    ),
     ("text", "--partial", "", "--partial"),
-    ("text", "--partial", "--partial --valid-fraction 0.5", "valid_fraction 0.1, not 0.5"),
+    (
+        "text",
+        "--partial",
+        "--partial --valid-fraction 0.5",
+        "with valid fraction 0.1, not with valid fraction 0.5",
+    ),
 ]
 
 

@@ -74,7 +74,7 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert np.array_equal(np.load(tmp_path / "mnist/test.label.npy"), arrays[NAMES[3]])
     assert data.manifest["verified"] is False and len(data.manifest["sources"]) == 4
     sentence = refused(command, "digits", "--dest", tmp_path / "mnist")
-    assert "was prepared with corpus mnist, not digits; name another --dest" in sentence
+    assert "was prepared with corpus mnist, not with corpus digits; name another --dest" in sentence
 
 
 def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):

@@ -163,7 +163,7 @@ def test_data_of_another_kind(call, refused, small_corpus, tmp_path):
     sentence = refused(*as_wikitext2(small_corpus, tmp_path / "data"), "--vocabulary-from", images)
     assert f"{images} holds no prepared corpus" in sentence
     sentence = refused("data-prep/lra.sh", "listops", "--generate", "--dest", tmp_path)
-    assert f"{images} was prepared with task None, not listops" in sentence
+    assert f"{images} was prepared without task, not with task listops" in sentence
 
 
 @pytest.mark.parametrize(("size", "bound"), [(100, "or more"), (900_000, "or less")])

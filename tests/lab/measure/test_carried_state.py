@@ -185,7 +185,7 @@ def test_command(call, trained, corpus, tmp_path, capsys):
     checkpoint = trained / "checkpoint_last.pt"
     results = []
     for options in ("--segment 512", "--segment 33", "--streams 3 --segment 100"):
-        out = tmp_path / "result.json"  # of the same command, and so replaced
+        out = tmp_path / f"{len(results)}.json"
         call("scripts/eval_ppl.sh", checkpoint, corpus, "--carry-state", "--out", out, *options.split())
         results.append(json.loads(out.read_text()))
         assert out.with_suffix(".png").is_file() and "| position |" in out.with_suffix(".md").read_text()

@@ -29,7 +29,7 @@ def vit(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_bits_per_dimension_of_every_split(call, made, tmp_path, capsys):
+def test_bits_per_dimension_of_every_split(call, refused, made, tmp_path, capsys):
     found, run = {}, shutil.copytree(made.run, tmp_path / "run")
     for splits in ("train,valid,test", "test"):
         call(EVAL_IMAGES, run / "checkpoint_last.pt", "--split", splits)
@@ -41,6 +41,8 @@ def test_bits_per_dimension_of_every_split(call, made, tmp_path, capsys):
     assert found["test"]["counted"] == 11 * 12 and found["test"]["updates"] == 80
     assert "bits per dimension on 11 images (test)" in capsys.readouterr().out
     call(EVAL_IMAGES, run / "checkpoint_last.pt", "--batch-size", 3, "--out", run / "small.json")
+    other = shutil.copytree(made.data, tmp_path / "other")
+    assert f"instead of {other}; move it" in refused(EVAL_IMAGES, run / "checkpoint_last.pt", other)
     small = json.loads((run / "small.json").read_text())["bits_per_dimension"]
     assert small == pytest.approx(found["test"]["bits_per_dimension"], rel=1e-6)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -31,10 +32,12 @@ def checkpoint(trained):
 @pytest.fixture
 def evaluated(call, checkpoint, corpus, tmp_path):
     """Runs eval_ppl.sh with these flags; gives its result."""
+    out = tmp_path / "result.json"
 
     def run(*flags):
-        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", tmp_path / "result.json", *flags)
-        return json.loads((tmp_path / "result.json").read_text())
+        out.unlink(missing_ok=True)
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", out, *flags)
+        return json.loads(out.read_text())
 
     return run
 
@@ -164,7 +167,8 @@ def test_why_the_figure_per_word_is_unknown_and_the_cpu_by_name(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     shutil.copytree(corpus, tmp_path / "data", ignore=shutil.ignore_patterns("preparation.json"))
-    call("scripts/eval_ppl.sh", checkpoint, tmp_path / "data", "--gpus", 0)
+    out = tmp_path / "result.json"
+    call("scripts/eval_ppl.sh", checkpoint, tmp_path / "data", "--gpus", 0, "--out", out)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert f"per word unknown, since {tmp_path / 'data'} has no preparation.json" in capsys.readouterr().out
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -176,6 +180,30 @@ def test_context_window_evaluates_the_same_tokens(evaluated):
     assert without["tokens"] == with_window["tokens"]
     assert without["loss_nats_per_token"] != with_window["loss_nats_per_token"]
     assert with_window["context_window"] == 16
+
+
+@pytest.mark.parametrize(
+    ("flags", "difference"),
+    [
+        ("--context-window 16", "context window 0 instead of 16"),
+        ("--tokens-per-sample 16", r"flags \[\] instead of \['--tokens-per-sample', '16'\]"),
+        ("--carry-state --streams 2", "streams 1 instead of 2"),
+        ("--carry-state --reset-at-documents", "reset at documents False instead of True"),
+        ("--carry-state --model-overrides {'dropout':0}", "model overrides {} instead of {'dropout': 0}"),
+    ],
+)
+def test_a_result_with_other_settings_is_kept(flags, difference, call, refused, checkpoint, corpus, tmp_path):
+    command = ["scripts/eval_ppl.sh", checkpoint, corpus, "--split", "valid"]
+    carried = [word for word in flags.split() if word == "--carry-state"]
+    call(*command, *carried)
+    out = checkpoint.with_suffix(".valid.carried.json" if carried else ".valid.json")
+    before = out.read_bytes()
+    sentence = refused(*command, *flags.split())
+    assert re.search(rf"{out.name} holds another result, with {difference}; move it away, or name", sentence)
+    data = shutil.copytree(corpus, tmp_path / "other")
+    command[2] = data
+    assert f"instead of {data}; " in refused(*command, *carried)
+    assert out.read_bytes() == before
 
 
 def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):

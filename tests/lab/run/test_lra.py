@@ -40,11 +40,15 @@ def test_the_run_is_recorded(made):
     assert {"commit", "date", "hardware", "command"} <= run["environment"].keys()
 
 
-def test_evaluation_counts_every_example(call, made, tmp_path, capsys):
+def test_evaluation_counts_every_example(call, refused, made, tmp_path, capsys):
     checkpoint = made.run / "checkpoint_best.pt"
     for _ in range(2):  # its own result is replaced
         call(EVALUATE_LRA, checkpoint, made.data, "--out", tmp_path / "test.json")
     result = json.loads((tmp_path / "test.json").read_text())
+    other = shutil.copytree(made.data, tmp_path / "other")
+    manifest = json.loads((other / "preparation.json").read_text())
+    (other / "preparation.json").write_text(json.dumps({**manifest, "origin": "published"}))
+    assert "with data {'" in refused(EVALUATE_LRA, checkpoint, other, "--out", tmp_path / "test.json")
     assert result["examples"] == 11
     assert result["accuracy"] == pytest.approx(100 * result["correct"] / 11)
     assert (result["preset"], result["attention"], result["seed"]) == ("lra_skyformer", "softmax*2", 5)

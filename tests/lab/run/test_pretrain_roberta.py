@@ -54,13 +54,18 @@ def test_run_of_another_tokeniser(refused, encoder_configs, encoder_corpus, pret
     assert (folder / "checkpoint_last.pt").read_bytes() == (pretrained / "checkpoint_last.pt").read_bytes()
 
 
-def test_evaluation_forms_no_logits_of_a_batch(call, pretrained, encoder_corpus, tmp_path, monkeypatch):
+def test_evaluation_forms_no_logits_of_a_batch(
+    call, refused, pretrained, encoder_corpus, tmp_path, monkeypatch
+):
     def output_layer(*_):
         raise AssertionError("all logits were asked for")
 
     monkeypatch.setattr(RobertaEncoder, "output_layer", output_layer)
     shutil.copy(pretrained / "checkpoint_last.pt", tmp_path)
     call(EVAL_MLM, tmp_path / "checkpoint_last.pt", encoder_corpus, "--split", "test")
+    other = shutil.copytree(encoder_corpus, tmp_path / "other")
+    sentence = refused(EVAL_MLM, tmp_path / "checkpoint_last.pt", other, "--split", "test")
+    assert f"checkpoint_last.test.json holds another result, with data {encoder_corpus} instead" in sentence
 
 
 def test_evaluation_agrees_with_fairseq_validate(call, pretrained, encoder_corpus, tmp_path, root, capsys):
