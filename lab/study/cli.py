@@ -150,6 +150,8 @@ def asked_cells(study: Study, options: Namespace, flags: tuple[str, ...]) -> lis
     start = getattr(options, "start", None)
     if start:
         start = import_quickly("lab.run.checkpoint").whole_checkpoint(start.absolute())
+    elif study.start == GIVEN:
+        raise UserError("name the checkpoint to start from with --start")
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
     cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     check_trusted(cells)
@@ -299,8 +301,6 @@ def check_starts(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose checkpoint is missing."""
     for cell in cells:
         path = cell.start
-        if path is None and cell.study.start == GIVEN:
-            raise UserError("name the checkpoint to start from with --start")
         if path is not None and not path.is_file():
             hint = f"run scripts/study.sh {cell.study.start} first, or " if not cell.plan.start else ""
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")

@@ -6,13 +6,14 @@ Before all checks have passed it prints mistakes on stdout and writes nothing; f
 to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 
+import logging
 import os
 import sys
 import time
 import traceback
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,40 @@ from lab.provenance import environment
 from lab.run.checkpoint import whole_checkpoint
 from lab.run.log import run_figures
 from lab.run.plan import RunPlan, checked, read_experiment
+from lab.run.recipe import is_given
 from lab.run.train import train
 from lab.store import Record, Training
 from lab.study.cells import Cell, prune
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
 from lab.study.tuning import tried
+from user_dir.checks.options import logger as idle_options
 
 
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
-    """The arguments as fairseq-train reads them; UserError for mistakes that can be found without data."""
+    """The arguments as fairseq-train reads them; UserError for mistakes that can be found without data.
+
+    All methods share a YAML: that one of them does not use its settings is not worth a warning.
+    """
     read_experiment(cell.config)
-    read = checked(arguments)
+    own = cell.own_flags()
+    with only_if(idle_options, lambda warning: is_given(own, warning.args[0])):
+        read = checked(arguments)
     if read.task not in MEASURES[cell.study.evaluate].tasks:
         raise UserError(
             f"{cell.study.path}: evaluate is {cell.study.evaluate}, which measures no runs of the task "
             f"{read.task}"
         )
     return read
+
+
+@contextmanager
+def only_if(logger: logging.Logger, wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Inside the block, the logger passes on only what is `wanted`."""
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
 
 
 def plan_of(cell: Cell, gpu: bool) -> RunPlan:

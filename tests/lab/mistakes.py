@@ -182,6 +182,7 @@ CASES = [
     ("scripts/quickstart.sh --updates 0", NO_COUNT),
     ("scripts/study.sh ablations --ablation nothing --out new", "--ablation"),
     ("scripts/study.sh roberta_glue --data none --out new", "--data .*none is not a folder"),
+    ("scripts/study.sh glue --out new --dry-run", "name the checkpoint to start from with --start"),
     ("scripts/study.sh roberta_glue --start none.pt --out new", "no checkpoint .*none.pt"),
     ("scripts/study.sh roberta --method lnl --out new", "--method lnl: .* did you mean lln"),
     (f"{FINETUNE} --learning-rates inf", "'inf' is not one or several numbers"),

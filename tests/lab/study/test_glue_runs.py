@@ -210,8 +210,3 @@ def test_a_start_that_another_study_makes(tmp_path):
     nowhere = replace(lln, plan=replace(lln.plan, start=tmp_path / "none.pt"))
     with pytest.raises(UserError, match="--start"):
         check_starts([nowhere])
-
-
-def test_a_given_start_must_be_given(glue, tmp_path):
-    with pytest.raises(UserError, match="--start"):
-        check_starts([rte(None, glue, tmp_path)])

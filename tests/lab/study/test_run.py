@@ -289,6 +289,13 @@ def test_a_dry_run_prints_the_commands(call, study_file, capsys):
     assert out.count("fairseq-train") == 4 and out.count("--max-update 7") == 4
 
 
+def test_only_the_studys_own_flags_are_worth_a_warning(call, study_file, capsys):
+    """The YAML has settings of Reformer for all methods."""
+    call(study, study_file, "--dry-run", "--method", "elu", "--", "--lln-a", 2)
+    said = [line for line in capsys.readouterr().err.splitlines() if "does nothing" in line]
+    assert said == ["WARNING: --lln-a does nothing: no layer of the model has lln attention"]
+
+
 @pytest.mark.parametrize(
     ("instead", "said"),
     [
