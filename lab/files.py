@@ -264,10 +264,23 @@ def check_output(
     _check_not_prepared(out.absolute().parents, out, option)
 
 
+def check_same_result(out: Path, wanted: Mapping[str, Any]) -> None:
+    """UserError if the file `out` is there and holds a result with other settings than `wanted`."""
+    record = read_json(out) if out.is_file() else {}
+    for key, value in wanted.items():
+        if record.get(key, value) != value:
+            raise UserError(
+                f"{out} holds another result, with {key.replace('_', ' ')} {record[key]} instead of {value}; "
+                "move it away, or name another file with --out"
+            )
+
+
 def say_replaced(out: Path) -> None:
-    """Announce that a result of the command, which does not name its checkpoint, will be replaced."""
+    """Announce that a result of the command, which names neither checkpoint nor input, will be replaced."""
     if out.is_file():
-        print(f"note: {shown_path(out)}, perhaps of another checkpoint, will be replaced", flush=True)
+        print(
+            f"note: {shown_path(out)}, perhaps of another checkpoint or input, will be replaced", flush=True
+        )
 
 
 def is_generated(path: Path) -> bool:

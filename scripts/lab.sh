@@ -8,6 +8,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 if [[ ${0##*/} == gpu_check.sh || "${1:-} ${2:-}" == "check gpu" ]]; then
     check_gpu "$@"
 elif [[ ${1:-} == setup ]]; then
+    if wants_help "$@"; then
+        printf 'usage: scripts/lab.sh setup\n\nMake .venv; PYTHON= and TORCH_SPEC= choose interpreter and torch.\n'
+        exit 0
+    fi
+    [[ $# -eq 1 ]] || die "scripts/lab.sh setup takes no options, but got ${*:2}; leave them out"
     ensure_environment
 else
     run_command "$@"

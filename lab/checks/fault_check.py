@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from lab.console import Parser, count, number_of
 from lab.errors import UserError
-from lab.files import BENCHMARKS, ROOT, check_output, json_with, shown_path, write_json
+from lab.files import BENCHMARKS, ROOT, check_output, check_same_result, json_with, shown_path, write_json
 from lab.provenance import environment
 
 RESULT = BENCHMARKS / "fault_check.json"
@@ -78,6 +78,7 @@ def counts(report: Path) -> dict[str, dict[str, Any]]:
 def main(options: argparse.Namespace) -> None:
     """Run the tests and count."""
     check_output(options.out, json_with("rounds", "faults"), makes_folder=True)
+    check_same_result(options.out, {"rounds": options.rounds})
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         run_tests(options.rounds, report)

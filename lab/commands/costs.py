@@ -1,7 +1,8 @@
 """Measure again the committed costs on a CPU whose sources have changed since.
 
 The most valuable come first: the language models in README's picture. Run the command again to resume after
-an interruption. The machine should do nothing else, and all code should be committed.
+an interruption. It replaces records and pages in results/measured/. The machine should do nothing else, and
+all code should be committed.
 """
 
 import argparse

@@ -14,7 +14,7 @@ import torch
 from lab.console import number_of
 from lab.data.prepared import identify, open_prepared
 from lab.errors import UserError
-from lab.files import Ours, check_output, json_with, read_json, shown_path, write_json
+from lab.files import Ours, check_output, check_same_result, json_with, shown_path, write_json
 from lab.measure.accuracy import evaluate_lra
 from lab.measure.perplexity import evaluate, evaluate_masked_lm
 from lab.measure.pixels import evaluate as evaluate_images
@@ -133,7 +133,7 @@ def result_files(
     """
     check_one_model("CHECKPOINT", str(checkpoint))
     if options.out and len(options.splits) > 1:
-        raise UserError("--out names one file, but --split several splits; leave --out out")
+        raise UserError("--out names one file, but --split several splits; give one, or leave --out out")
     files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}
     for split, out in files.items():
         try:
@@ -144,17 +144,6 @@ def result_files(
         if options.out:
             check_same_result(out, {"checkpoint": shown_path(checkpoint), "split": split})
     return files
-
-
-def check_same_result(out: Path, wanted: Result) -> None:
-    """UserError if the file `out` is there and holds a result with other settings than `wanted`."""
-    record = read_json(out) if out.is_file() else {}
-    for key, value in wanted.items():
-        if record.get(key, value) != value:
-            raise UserError(
-                f"{out} holds another result, with {key.replace('_', ' ')} {record[key]} instead of {value}; "
-                "move it away, or name another file with --out (for one split)"
-            )
 
 
 def check_settings(files: Mapping[str, Path], settings: Result) -> None:

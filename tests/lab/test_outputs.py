@@ -268,4 +268,4 @@ def test_a_result_that_is_replaced_is_named(tmp_path, capsys):
     (tmp_path / "old.tsv").write_text("x")
     say_replaced(tmp_path / "old.tsv")
     said = capsys.readouterr().out
-    assert said == f"note: {tmp_path / 'old.tsv'}, perhaps of another checkpoint, will be replaced\n"
+    assert said == f"note: {tmp_path / 'old.tsv'}, perhaps of another checkpoint or input, will be replaced\n"

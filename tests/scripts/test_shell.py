@@ -16,7 +16,7 @@ from lab.study.declaration import read_study
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), *ROOT.glob(".ci/*")])
 LINKS = [path for path in SHELL if path.is_symlink()]
-COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix and path not in LINKS]
+COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path not in LINKS]
 COMMANDS += [ROOT / name for name in OLD]
 
 
@@ -82,6 +82,14 @@ def test_help_before_the_set_up_is_one_sentence_that_names_it(words, fresh, tmp_
     done = run(fresh / "scripts" / name, *rest, PATH=str(tmp_path), PYTHON="")
     assert done.returncode == 0 and not done.stderr and done.stdout.count("\n") == 1
     assert done.stdout.startswith(f"scripts/{name} ") and "scripts/lab.sh setup" in done.stdout
+
+
+def test_the_set_up_takes_no_options(fresh):
+    done = run(fresh / "scripts" / "lab.sh", "setup", "-h")
+    assert done.returncode == 0 and done.stdout.startswith("usage: scripts/lab.sh setup\n")
+    done = run(fresh / "scripts" / "lab.sh", "setup", "--quick", "now")
+    assert done.returncode == 1 and "takes no options, but got --quick now; leave" in done.stderr
+    assert not (fresh / ".venv").exists()
 
 
 @pytest.mark.parametrize("folder", ["scripts", "data-prep"])

@@ -36,6 +36,8 @@ def test_the_command_says_how_many_were_tried(refused, tmp_path, monkeypatch, ca
     sentence = refused(fault_check, "--out", tmp_path / "record.json")
     assert "not every run survived" in sentence
     assert "8 faults tried, 6 survived" in capsys.readouterr().out
+    sentence = refused(fault_check, "--rounds", 1, "--out", tmp_path / "record.json")
+    assert "holds another result, with rounds 6 instead of 1; move it away" in sentence
 
 
 def test_the_record_tells_the_threads_of_the_runs(tmp_path, monkeypatch):
