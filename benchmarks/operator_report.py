@@ -4,24 +4,19 @@ import statistics
 from pathlib import Path
 
 from benchmarks.operator_peers import BOTH, FAST, FAST_TUNED, FLA, FORWARD, QUADRATIC, SOFTMAX
+from lab.methods import OF_MECHANISMS
 from lab.publish.costs import Goal, goal_table
-from lab.publish.plots import PALEST, Curve, plot_curves, tint
+from lab.publish.plots import GREY, PALEST, Curve, on_scale, plot_curves, tint
 from lab.publish.tables import markdown_table, ran_on, spread, where
 
 ONE_HEAD = "one head, forward + backward"
 DECODING, CACHE = "decoding", "softmax over a cache"
-COLORS = {
-    "ours, cuda": "#0072B2",
-    "ours, cpp": "#0072B2",
-    "ours, triton": "#56B4E9",
-    "ours, torch": "#999933",
-    FAST_TUNED: "#D55E00",
-    FAST: "#E69F00",
-    FLA: "#CC79A7",
-    QUADRATIC: "#888888",
-    SOFTMAX: "#000000",
-}
-"""One for each implementation in every picture, ours in blue; another precision has a tint."""
+OURS = {"ours, cpp": 0, "ours, cuda": 0, "ours, triton": 0.2, "ours, torch": 0.4}
+PEERS = (FAST_TUNED, FAST, FLA, QUADRATIC)
+COLORS = {name: on_scale(place) for name, place in OURS.items()}
+COLORS |= {name: tint(GREY, PALEST * number / (len(PEERS) - 1)) for number, name in enumerate(PEERS)}
+COLORS[SOFTMAX] = OF_MECHANISMS["softmax"].color
+"""One for each implementation in every picture: ours on a scale, others grey; another precision is a tint."""
 
 
 def crossover_table(result: dict) -> str:
@@ -93,7 +88,8 @@ def plot(result: dict, path: Path) -> None:
             color = COLORS[plain] if name == plain else tint(COLORS[plain], PALEST)
             mine = sorted((r for r in records if r["name"] == name), key=lambda r: r["length"])
             times = [statistics.median(r["ms"]) for r in mine]
-            curves.append(Curve(name, color, [r["length"] for r in mine], times))
+            if len(times) > 1:  # one point is not a curve; the table has it
+                curves.append(Curve(name, color, [r["length"] for r in mine], times))
         panels.append((part, "length of the sequence, tokens", "milliseconds", curves))
     asks = "From which length on is linear attention faster than softmax, and how fast is each form?"
     note = (

@@ -10,7 +10,15 @@ from torch import Tensor
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
 from lab.figures.figure import Content, Figure, chosen, write_once
-from lab.figures.measures import Measured, log_normality_by_head, measure, shares
+from lab.figures.measures import (
+    ENCODERS,
+    LANGUAGE_MODELS,
+    MEASURES,
+    Measured,
+    log_normality_by_head,
+    measure,
+    shares,
+)
 from lab.figures.models import (
     about,
     chosen_layers,
@@ -148,7 +156,7 @@ def _check_dilution(figure: Figure, runs: list[Layers]) -> None:
 
 def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Content:
     """Curves of `models`, the first run of each method; the checks are over all `runs`."""
-    figure = Figure("Locally accumulated attention", training=training_of(models[0].trained), columns=2)
+    figure = Figure("Locally accumulated attention", training=training_of(models[0].trained))
     half = models[0].half
     for title, part in (
         ("Early half of the layers", slice(None, half)),
@@ -200,7 +208,7 @@ def _signed(models: list[Layers]) -> str:
 
 
 def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> Content:
-    figure = Figure("Attention maps of the first layers", training=training_of(models[0]), columns=MAP_LAYERS)
+    figure = Figure("Attention maps of the first layers", training=training_of(models[0]))
     for number, trained in enumerate(models):
         length = min(MAP_LENGTH, options.length or trained.tokens_per_sample)
         tokens = sequences(trained, data, Namespace(**{**vars(options), "sequences": 1, "length": length}))
@@ -226,18 +234,10 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> C
 
 
 def _concentration(models: list[Layers]) -> Content:
-    figure = Figure("Concentration of attention", training=training_of(models[0].trained), columns=2)
-    if models[0].measured[0].given.causal:
-        entropy, bits = "relative_entropy", "H over log2 of what is visible"
-    else:
-        entropy, bits = "entropy", "H, bits"
-    for title, unit, key, scale in (
-        ("Entropy", bits, entropy, "linear"),
-        ("Spectral gap", "γ", "gap", "linear"),
-        ("Temperature of the scores", "τ", "temperature", "log"),
-        ("Top singular value", "s₁", "singular_value", "linear"),
-    ):
-        panel = figure.lines(title, "layer", unit, y=scale)
+    figure = Figure("Concentration of attention", training=training_of(models[0].trained))
+    for key in (*(LANGUAGE_MODELS if models[0].measured[0].given.causal else ENCODERS), "singular_value"):
+        title, unit = MEASURES[key]
+        panel = figure.lines(title, "layer", unit, y="log" if key == "temperature" else "linear")
         for one in models:
             found = [measured.quartiles(key) for measured in one.measured]
             if all(found):

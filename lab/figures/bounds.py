@@ -95,9 +95,6 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Content:
     if bounded:
         x = [layers[name] for name in bounded]
         panel.curve("bound", x, [one["bound"] for one in bounded.values()], style="o--")
-    panel = figure.lines("Smallest score", "layer", "|s|", y="log")
-    smallest = [one["smallest_score"] for one in found.values()]
-    panel.curve("smallest |s|", layers.values(), smallest, method_of(trained), style="o-")
     for name, one in bounded.items():
         figure.claim(
             f"{name}: |∂L/∂s| ≤ bound",

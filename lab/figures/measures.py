@@ -26,6 +26,16 @@ from user_dir.attention.lln import LLNAttention
 from user_dir.attention.lln_diag import LLNDiagAttention
 from user_dir.attention.softmax import SoftmaxAttention
 
+MEASURES = {
+    "temperature": ("Temperature", "τ"),
+    "entropy": ("Entropy", "H, bits"),
+    "relative_entropy": ("Entropy", "H over log2 of what is visible"),
+    "gap": ("Spectral gap", "γ"),
+    "singular_value": ("Top singular value", "s₁"),
+}
+"""Title and unit of each."""
+ENCODERS, LANGUAGE_MODELS = ("temperature", "entropy", "gap"), ("temperature", "relative_entropy")
+"""The measures shown of each: a causal matrix has its diagonal as eigenvalues, so its gap says nothing."""
 FIRST_ROW = 32  # of causal matrices in log-normality: earlier rows have too few entries
 
 

@@ -151,7 +151,7 @@ def _check_slopes(figure: Figure, scales: list[float], found: dict[str, list[flo
 
 def bounds(length: int, head_dim: int) -> Content:
     """Equations 8 to 11, Proposition 3.1 and equation 59, each against the bounded value."""
-    figure = Figure("Bounds of gradients", columns=2)
+    figure = Figure("Bounds of gradients")
     _weights(figure)
     _proposition_3_1(figure, head_dim)
     _softmax_bounds(figure)
@@ -246,7 +246,7 @@ def theorems(length: int, head_dim: int) -> Content:
     scores = 2 * torch.randn(64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     taus = torch.logspace(-1, 1.5, 30, dtype=torch.float64).tolist()
     q, k = queries_and_keys(min(length, SHORT), head_dim, 0)
-    figure = Figure("Temperature", columns=2)
+    figure = Figure("Temperature")
     _entropy_of_scores(figure, scores, taus)
     _variance_of_weights(figure, scores, taus)
     _eigenvalues(figure, q, k)
@@ -332,7 +332,7 @@ def _biased_concentration(figure: Figure, matrix: Tensor) -> None:
 
 
 def kernels(length: int, head_dim: int) -> Content:
-    """Fig. 2: entropy and spectral gap of eight kernels against the temperature 1 / sigma^2."""
+    """Fig. 2: entropy and spectral gap of eight kernels against the inverse temperature sigma^2."""
     bits = {name: torch.zeros(len(SEEDS), len(SIGMAS)) for name in METHOD}
     gaps = {name: torch.zeros(len(SEEDS), len(SIGMAS)) for name in METHOD}
     for seed in SEEDS:
@@ -340,12 +340,12 @@ def kernels(length: int, head_dim: int) -> Content:
         for i, sigma in enumerate(SIGMAS):
             for name, (h, gap) in _measured(sigma * q, sigma * k, sigma).items():
                 bits[name][seed, i], gaps[name][seed, i] = h, gap
-    taus = [sigma**-2 for sigma in SIGMAS]
+    inverse = [sigma**2 for sigma in SIGMAS]
     figure = Figure("Entropy and spectral gap of kernels")
     for title, unit, found in (("Entropy", "H, bits", bits), ("Spectral gap", "γ", gaps)):
-        panel = figure.lines(title, "temperature τ = 1/σ²", unit, "log")
+        panel = figure.lines(title, "inverse temperature 1/τ = σ²", unit, "log")
         for name in METHOD:
-            panel.banded(name, taus, found[name], METHOD[name], style=STYLE.get(name, "-"))
+            panel.banded(name, inverse, found[name], METHOD[name], style=STYLE.get(name, "-"))
     _check_homogeneous_kernels(figure, bits, gaps, length)
     _check_softmax(figure, bits["softmax"].mean(0).tolist(), gaps["softmax"].mean(0).tolist(), length)
     _check_matching(figure, bits)

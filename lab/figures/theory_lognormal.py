@@ -188,7 +188,7 @@ def moment_matching(length: int, head_dim: int) -> Content:
     ways["inverted curve"] = _inverse_exponent(head_dim, length)
     ways["α = β = 1"], ways["constant"] = (lambda sigma: 1.0), (lambda sigma: CONSTANT)
     variance, bits = _drawn(sigmas, ways, length, head_dim)
-    figure = Figure("Moment matching", columns=2)
+    figure = Figure("Moment matching")
     _matching_panels(figure, sigmas, variance, bits, ways["authors' line"])
     _check_variances(figure, sigmas, variance)
     _check_exponents(figure, a, b)

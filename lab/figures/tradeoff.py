@@ -7,7 +7,8 @@ from lab.figures.figure import Content, Figure, chosen, write_once
 from lab.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from lab.methods import ANALYSED, ENCODERS, LINEAR
 from lab.papers import read_table
-from lab.publish.costs import cell, measured_on
+from lab.publish.costs import cell, measured_on, precision
+from lab.publish.tables import drawn_from
 from lab.store import STORE, stored
 
 COST = MEASURED / "roberta_cost_cpu.json"
@@ -55,13 +56,13 @@ def _paper(options: Namespace) -> Content:
         bubbles=bubbles,
     )
     return figure.record(
-        "TransNormer, Tables 6 and 7; methods in both. The figure's circles are memory, which none of "
-        "its tables has."
+        "TransNormer, Tables 6 and 7; methods in both. Speed: one A6000, the dtype is not given. The "
+        "figure's circles are memory, which none of its tables has."
     )
 
 
 def _measured(results: Content, tokens: int) -> Content:
-    bubbles = []
+    bubbles, trained = [], []
     for name in ENCODERS:
         record = stored(LOSSES).get(Path(name, "seed1.json"))
         cost = cell(results, "training", f"roberta_{name}", tokens)
@@ -69,6 +70,7 @@ def _measured(results: Content, tokens: int) -> Content:
             key = "elu" if name == LINEAR else name
             loss = record["found"]["valid"]["bits"]
             bubbles.append(_bubble(key, tokens / cost.median, loss))
+            trained.append(record)
     figure = Figure(
         "Loss and speed, measured here",
         x_label=f"training tokens per second at {tokens:,} tokens",
@@ -76,8 +78,8 @@ def _measured(results: Content, tokens: int) -> Content:
         bubbles=bubbles,
     )
     return figure.record(
-        "Loss: the small encoders of results/roberta/README.md, at 128 tokens, most of which are on a "
-        f"plateau. Speed: float32, {measured_on(results)}"
+        "Below right is better. Loss: the small encoders of results/roberta/README.md, at 128 tokens, most "
+        f"on a plateau; {drawn_from(trained)} Speed: {precision(results)}; {measured_on(results)}"
     )
 
 

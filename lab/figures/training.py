@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 from lab.data.prepared import PreparedData
 from lab.errors import UserError
 from lab.figures.figure import Content, Figure, chosen, write_once
-from lab.figures.measures import Measured, measure
+from lab.figures.measures import ENCODERS, LANGUAGE_MODELS, MEASURES, Measured, measure
 from lab.figures.models import (
     inputs,
     is_masked_lm,
@@ -31,14 +32,6 @@ from user_dir.analysis.capture import attentions
 from user_dir.attention.diag import DiagAttention
 from user_dir.attention.lln import LLNAttention
 from user_dir.attention.lln_diag import LLNDiagAttention
-
-MEASURES = {
-    "temperature": ("Temperature", "τ"),
-    "entropy": ("Entropy", "H, bits"),
-    "relative_entropy": ("Entropy", "H over log2 of what is visible"),  # of language models, instead
-    "gap": ("Spectral gap", "γ"),
-}
-
 
 # σ_q = σ_k for which moment matching is within 20 %, by head width (measured at N = 512).
 MATCHED = {48: [(0.6, 1.65)], 64: [(0.57, 1.45)], 128: [(0.53, 0.67), (0.91, 1.29)]}
@@ -137,13 +130,12 @@ def _lln(found: Measured) -> dict[str, float]:
 
 def _concentration(points: list[Point], last: Checkpoint, length: int) -> Content:
     encoder = is_masked_lm(last)
-    entropy = "entropy" if encoder else "relative_entropy"
+    _, entropy, *_ = shown = ENCODERS if encoder else LANGUAGE_MODELS
     ending = ", an encoder" if encoder else ""
     figure = Figure(f"{label_of(last)} in training{ending}", training=training_of(last))
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
-    for key, (title, unit) in MEASURES.items():
-        if key.endswith("entropy") and key != entropy:
-            continue
+    for key in shown:
+        title, unit = MEASURES[key]
         panel = figure.lines(title, "updates", unit)
         for layer in layers:
             found = [point.quartiles[layer].get(key) for point in points]
@@ -152,21 +144,18 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Conten
                 shade = layer / max(len(layers) - 1, 1)
                 panel.curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high)
     _check_start(figure, [quartiles[entropy][1] for quartiles in points[0].quartiles], last, length)
-    _check_moves(figure, points, entropy, encoder)
+    _check_moves(figure, points, shown)
     return figure.record(
         f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
         "Update 0 is the model rebuilt from its configuration and seed."
     )
 
 
-def _check_moves(figure: Figure, points: list[Point], entropy: str, bidirectional: bool) -> None:
-    """In how many layers temperature and entropy fall and the spectral gap rises, as LLN's Figure 1 has it.
-
-    A causal matrix has its diagonal as eigenvalues, so its gap says nothing.
-    """
+def _check_moves(figure: Figure, points: list[Point], shown: Sequence[str]) -> None:
+    """In how many layers temperature and entropy fall and the gap rises, as in LLN's Figure 1."""
     first, last = points[0].quartiles, points[-1].quartiles
-    moves = [("temperature", "falls"), (entropy, "falls"), *([("gap", "rises")] if bidirectional else [])]
-    for key, word in moves:
+    for key in shown:
+        word = "rises" if key == "gap" else "falls"
         layers = [pair for pair in zip(first, last, strict=True) if all(one.get(key) for one in pair)]
         means = [(before[key][1], after[key][1]) for before, after in layers]
         moved = sum(after > before if word == "rises" else after < before for before, after in means)

@@ -35,7 +35,11 @@ from lab.files import check_output, is_generated, marked, read_json, shown_path,
 from lab.methods import ANALYSED
 from lab.papers import statement, statements
 from lab.publish.plots import (
+    BAND,
+    GREY,
+    LAST_OF_SCALE,
     PALEST,
+    SIDE_BY_SIDE,
     Curve,
     Point,
     label_ends,
@@ -48,10 +52,10 @@ from lab.publish.plots import (
 from lab.publish.tables import grouped, markdown_table, where
 from lab.verdicts import CONFIRMED, CONTRADICTED
 
-GREY = "#777777"
 WIDTH, HEIGHT, ALONE = 5.2, 4.2, 7.0  # inches of a panel, and the width of one alone; a map is square
 PEAKS = "peaks"  # where the names of curves stand
 REACH = 2  # of the colours of a map, in powers of ten around uniform attention
+MANY = 200  # points of a curve whose line is thin
 Panel = dict[str, Any]
 HEAD = """# What attention does
 
@@ -74,6 +78,16 @@ TITLES = {
     "temperature": "LLN with fixed exponents",
 }
 """The title of the page of each subcommand's figures."""
+TRAINED, ANALYSED_IN = "Trained in float32", "Models in float32, measures in float64"
+DTYPES = {
+    "theory": "Computed in float64",
+    "gradients": TRAINED,
+    "bounds": ANALYSED_IN,
+    "attention": ANALYSED_IN,
+    "training": ANALYSED_IN,
+    "temperature": TRAINED,
+}
+"""The dtype of each subcommand's figures; those of `tradeoff`, read from tables, name theirs themselves."""
 
 
 def write_figure(path: Path) -> bool:
@@ -82,14 +96,16 @@ def write_figure(path: Path) -> bool:
     if not asks:
         return False
     picture = path.with_suffix(".png")
-    note = f"{record['note'].rstrip('.')}. {where(record)} ({record['date']})."
+    note = record["note"]
+    if dtype := DTYPES.get(path.parent.name):
+        note = f"{note.rstrip('.')}. {dtype}; {where(record)} ({record['date']})."
     if "bubbles" in record:
         points = [Point(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"]) for b in record["bubbles"]]
         labels = {key: record[key] for key in ("x_label", "y_label")}
         plot_points(picture, {"": points}, asks=asks, note=note, **labels)
         return True
     panels = record["panels"]
-    columns = min(record.get("columns", len(panels)), len(panels))
+    columns = min(SIDE_BY_SIDE, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = (ALONE if columns == 1 else WIDTH * columns, HEIGHT * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
@@ -105,17 +121,16 @@ def write_figure(path: Path) -> bool:
     return True
 
 
-def _colors(curves: Sequence[dict[str, Any]]) -> list[str]:
-    """A colour for each curve: its method's, in tints where there are several of one; its shade; or grey."""
-    methods = [curve.get("method") for curve in curves]
+def _colors(methods: Sequence[str | None], shades: Sequence[float | None]) -> list[str]:
+    """A colour for each item: its method's, in tints where there are several of one; its shade; or grey."""
     found, seen = [], Counter()
-    for curve, method in zip(curves, methods, strict=True):
+    for method, shade in zip(methods, shades, strict=True):
         if method:
             share = PALEST * seen[method] / max(1, methods.count(method) - 1)
             found.append(tint(ANALYSED[method].color, share))
             seen[method] += 1
         else:
-            found.append(GREY if curve.get("shade") is None else on_scale(0.9 * curve["shade"]))
+            found.append(GREY if shade is None else on_scale(LAST_OF_SCALE * shade))
     return found
 
 
@@ -127,7 +142,8 @@ def _lines(axis: Axes, panel: Panel) -> None:
     axis.set_yscale(y_scale)
     first, last = panel.get("x_range", (-math.inf, math.inf))
     shown = []
-    for curve, color in zip(panel["curves"], _colors(panel["curves"]), strict=True):
+    methods, shades = ([curve.get(key) for curve in panel["curves"]] for key in ("method", "shade"))
+    for curve, color in zip(panel["curves"], _colors(methods, shades), strict=True):
         pairs = [
             (x, y)
             for x, y in zip(curve["x"], curve["y"], strict=True)
@@ -137,9 +153,9 @@ def _lines(axis: Axes, panel: Panel) -> None:
             continue
         x, y = zip(*pairs, strict=True)
         style = curve.get("style", "-")
-        axis.plot(x, y, style, color=color, lw=1.7, ms=4)
+        axis.plot(x, y, style, color=color, lw=0.6 if len(x) > MANY else 1.7, ms=4)
         if "low" in curve:
-            axis.fill_between(curve["x"], curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
+            axis.fill_between(curve["x"], curve["low"], curve["high"], color=color, alpha=BAND, lw=0)
         shown.append(Curve(curve["label"], color, x, y, style))
     for one, scale in ((axis.xaxis, x_scale), (axis.yaxis, y_scale)):
         if scale == "log":
@@ -176,7 +192,7 @@ def _bars(axis: Axes, panel: Panel) -> None:
     series, groups = panel["series"], panel["groups"]
     width = 0.8 / len(series)
     places = np.arange(len(groups))
-    colors = [ANALYSED[name].color if name else GREY for name in panel["methods"]]
+    colors = _colors(panel["methods"], [None] * len(groups))
     for number, one in enumerate(series):
         x = places + (number - (len(series) - 1) / 2) * width
         values = [math.nan if value is None else value for value in one["values"]]

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lab.methods import ATTENTIONS
-from lab.publish.plots import LAST_OF_SCALE, Curve, Panel, on_scale, plot_curves, save_figure, tint
+from lab.publish.plots import GREY, LAST_OF_SCALE, Curve, Panel, on_scale, plot_curves, save_figure, tint
 from lab.publish.tables import (
     Extras,
     Section,
@@ -19,11 +19,12 @@ from lab.publish.tables import (
     markdown_table,
     note_of_seed,
     of_first_seed,
+    over_seeds,
     seed_of,
 )
 from lab.store import Record
 
-RANGE, GREY = (2.0, 2.2), "#777777"
+RANGE = (2.0, 2.2)
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
 AUTHORS_FORM, AUTHORS = "lln_diag_authors", 0.5  # the share of white in its colour
 SAME = {"t1": "transnormer_t1", "t2": "transnormer_t2", AUTHORS_FORM: LLN}
@@ -129,22 +130,32 @@ def bounds(record: Record) -> list[Curve]:
 
 
 def draw_fixed(section: Section, source: str, path: Path) -> None:
-    """Median accuracy by fixed alpha = beta, beside moment matching (Figure 10a)."""
+    """Median and range of accuracy by fixed alpha = beta, beside moment matching (Figure 10a)."""
     accuracy = {
-        name: statistics.median(record["found"]["accuracy"] for record in group)
+        name: [record["found"]["accuracy"] for record in group]
         for name, group in by_method(section, section.records).items()
     }
-    fixed = sorted((value, accuracy[name]) for name in accuracy if (value := exponent_of(section, name)))
+    fixed = sorted((value, name) for name in accuracy if (value := exponent_of(section, name)))
     look, curves = ATTENTIONS[LLN], []
     if fixed:
-        x, y = zip(*fixed, strict=True)
-        curves.append(Curve(f"{look.label}, fixed", look.color, x, y))
+        x, names = zip(*fixed, strict=True)
+        curves.append(banded(f"{look.label}, fixed", look.color, x, [accuracy[name] for name in names]))
         if LLN in accuracy:
-            curves.append(Curve("matched", tint(look.color, AUTHORS), (x[0], x[-1]), [accuracy[LLN]] * 2))
+            ends = (x[0], x[-1])
+            curves.append(banded("matched", tint(look.color, AUTHORS), ends, [accuracy[LLN]] * 2, "--"))
     split = section.records[0]["found"]["split"]
-    panels: list[Panel] = [("", "α = β", f"right on {split}, %, median over the seeds", curves)]
+    panels: list[Panel] = [("", "α = β", f"right on {split}, %", curves)]
     asks = "Does accuracy fall for fixed exponents below 2, and only there, as in Figure 10a?"
-    plot_curves(path, panels, asks=asks, note=drawn_from(section.records), log=False, source=source)
+    note = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
+    plot_curves(path, panels, asks=asks, note=note, log=False, source=source)
+
+
+def banded(
+    label: str, color: str, x: Sequence[float], values: Sequence[Sequence[float]], style: str = "-"
+) -> Curve:
+    """The medians of some `values` at each x, and their range as a band."""
+    middle, low, high = ([f(ones) for ones in values] for f in (statistics.median, min, max))
+    return Curve(label, color, x, middle, style, low, high)
 
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}

@@ -82,7 +82,7 @@ MIB = 2**20
 READINGS = {"read apart": "apart", "read with state": "carried"}
 APART = 0.5
 """The share of white in the colours of models that were trained without carried state."""
-ASKS = "Read from end to end, do models trained with carried state predict later text better than others?"
+ASKS = "Do models trained with carried state predict later text better than those trained apart (pale)?"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -191,7 +191,7 @@ def _curve(record: Record, color: str) -> Curve:
     buckets, apart = record["found"]["carried"]["buckets"], record["cell"]["way"] == "apart"
     label = label_of(record["cell"]["model"])
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    return Curve(f"{label}, trained apart", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
+    return Curve(f"{label}, apart", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
 
 
 EXTRAS = {

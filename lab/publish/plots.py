@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
@@ -31,8 +32,13 @@ from lab.publish.tables import grouped
 MOST_TICKS = 8  # named places of a logarithmic x axis
 NOTE_LINE, NOTE_GAP = 0.16, 0.14  # inches for a line of the note, and around it
 DOT = 6.0  # pixels around a point that no name covers
+BAND = 0.15  # opacity of a band around a curve
 LABEL_STEP = 13.0  # points between two names of points
 COLORS, DPI = 64, 120  # of a picture
+GREY = "#777777"  # of what is not a method
+EDGES = (0, 1 / 3, 2 / 3)  # shares of white in the colours of a line or a text, at its edges
+LIGHTEST = 0.3  # luminance of a text on white, whose contrast is then 3
+SIDE_BY_SIDE = 2  # panels that a page shows in a readable size
 LAST_OF_SCALE = 0.85  # the last place on `on_scale`, whose end is too pale
 PALEST = 0.5  # how far towards white the last of several variants of a method goes
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
@@ -45,6 +51,7 @@ class Curve:
     """One line, its name written at its end unless empty; `style` is matplotlib's line style.
 
     A style alone never tells two lines apart: each has its own colour, or `tint`, and its own name.
+    `low` and `high` are the edges of a band around it, if it has one.
     """
 
     label: str
@@ -52,16 +59,19 @@ class Curve:
     x: Sequence[float]
     y: Sequence[float]
     style: str = "-"
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class Point:
-    """A method at a point."""
+    """A method at a point; `span` has the ends of a vertical line through it, if it has one."""
 
     label: str
     color: str
     x: float
     y: float
+    span: tuple[float, float] | None = None
 
 
 Panel = tuple[str, str, str, list[Curve]]
@@ -82,16 +92,16 @@ def plot_curves(
 
     Args:
         path: the PNG, written in one piece.
-        panels: panels without curves stay empty, with their title.
+        panels: those with the same unit share the range of their y axis; one without curves stays empty, with
+            its title.
         asks: the question that the picture answers, printed above it.
         note: printed below: what was measured, where, when.
-        columns: panels side by side, of which their number is a multiple; default: all. With logarithmic
-            axes, those below each other share the range of their y axis.
+        columns: panels side by side; default: `SIDE_BY_SIDE`, and never more.
         log: logarithmic axes, without the points that are not positive.
         markers: a dot at every point.
         source: identifies the data of the picture, kept in its "Source" field.
     """
-    columns = columns or len(panels)
+    columns = min(columns or SIDE_BY_SIDE, SIDE_BY_SIDE, len(panels))
     if log:
         panels = [(*texts, _positive(curves)) for *texts, curves in panels]
     figure = draw_curves(panels, columns, log, markers)
@@ -100,20 +110,28 @@ def plot_curves(
 
 def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
     """The panels of `plot_curves`, which explains the arguments, as a figure of matplotlib's."""
-    rows = len(panels) // columns
+    rows = math.ceil(len(panels) / columns)
     size = ((5.2 if columns > 1 else 7) * columns, 4.6 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
-    for place, (axis, (title, x_label, y_label, curves)) in enumerate(zip(axes.flat, panels, strict=True)):
+    first: dict[str, Axes] = {}  # of each unit
+    for axis, (title, x_label, y_label, curves) in zip(axes.flat, panels, strict=False):
         axis.set_title(title, loc="left", fontsize=12)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
+        if first.setdefault(y_label, axis) is not axis:
+            axis.sharey(first[y_label])
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, color="0.92")
         for curve in curves:
-            marker = "o" if markers else ""
+            marker = "o" if markers and curve.style == "-" else ""
             axis.plot(curve.x, curve.y, curve.style, color=curve.color, marker=marker, ms=4, lw=1.8)
+            if curve.low:
+                axis.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=BAND, lw=0)
         if log and curves:
-            _log_axes(axis, curves, [c for *_, below in panels[place % columns :: columns] for c in below])
+            _log_axes(axis, curves, [c for *_, unit, alike in panels if unit == y_label for c in alike])
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (*_, curves) in zip(axes.flat, panels, strict=False):
         label_ends(axis, curves, log)
     return figure
 
@@ -140,6 +158,8 @@ def plot_points(
         axis.margins(0.15 if len(panels) == 1 else 0.25, 0.15)
         for point in points:
             axis.plot(point.x, point.y, "o", color=point.color, ms=6)
+            if point.span:
+                axis.vlines(point.x, *point.span, color=point.color, lw=1.5)
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.xaxis.set_major_formatter(FuncFormatter(_plain))
         axis.xaxis.set_minor_formatter(NullFormatter())
@@ -151,9 +171,10 @@ def plot_points(
 
 
 def label_points(axis: Axes, points: Sequence[Point]) -> None:
-    """Each name in the panel, over no other and no point: beside its own, or up or down with a line to it."""
+    """Put each name over no other and no curve: beside its point, or above or below with a line to it."""
     axis.figure.draw_without_rendering()  # the limits of the axes decide where names are
     renderer = axis.figure.canvas.get_renderer()
+    curves = [line.get_path().transformed(axis.transData) for line in axis.lines]
     places = axis.transData.transform([(point.x, point.y) for point in points])
     taken = [Bbox.from_bounds(x - DOT / 2, y - DOT / 2, DOT, DOT) for x, y in places]
     for point in sorted(points, key=lambda one: (one.y, one.x)):
@@ -169,14 +190,15 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
                 xytext=(6 * side, height),
                 textcoords="offset points",
                 ha="left" if side > 0 else "right",
-                color=point.color,
+                color=readable(point.color),
                 fontsize=9,
                 arrowprops=line if steps > 1 else None,
             )
             text.update_positions(renderer)
             box = Text.get_window_extent(text, renderer)  # without the line
             within = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
-            if within and not any(box.overlaps(other) for other in taken):
+            covers = any(curve.intersects_bbox(box, filled=False) for curve in curves)
+            if within and not covers and not any(box.overlaps(other) for other in taken):
                 break
         taken.append(box)
 
@@ -209,8 +231,11 @@ def frame_figure(figure: Figure, asks: str, note: str) -> None:
 
 
 def write_figure(figure: Figure, path: Path, source: str) -> None:
-    """Write the figure in few colours, those of its lines and texts among them, and close it."""
-    drawn = (one.get_color() for one in figure.findobj(lambda one: isinstance(one, Line2D | Text)))
+    """Write the figure in few colours, those of its lines, texts and maps among them, and close it."""
+    drawn = [one.get_color() for one in figure.findobj(lambda one: isinstance(one, Line2D | Text))]
+    drawn = [tint(color, share) for color in drawn for share in EDGES]
+    maps = {image.cmap.name: image.cmap for image in figure.findobj(AxesImage)}
+    drawn += [one(place) for one in maps.values() for place in np.linspace(0, 1, COLORS)]
     colors = {tuple(round(255 * level) for level in to_rgb(color)) for color in drawn}
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=DPI, metadata={"Source": source})
@@ -247,6 +272,13 @@ def tint(color: str, share: float) -> str:
     return to_hex([level + share * (1 - level) for level in to_rgb(color)])
 
 
+def readable(color: str) -> str:
+    """The colour, darkened as far as a text on white needs; a line has the colour itself."""
+    levels = np.array(to_rgb(color))
+    luminance = levels**2.2 @ (0.2126, 0.7152, 0.0722)
+    return to_hex(levels * (LIGHTEST / max(LIGHTEST, luminance)) ** (1 / 2.2))
+
+
 def colors_of(
     rows: Sequence[tuple[str, ...]], methods: Mapping[str, str] | None = None
 ) -> dict[tuple[str, ...], str]:
@@ -268,10 +300,10 @@ def colors_of(
 def _positive(curves: Sequence[Curve]) -> list[Curve]:
     kept = []
     for curve in curves:
-        points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0 and y > 0]
-        if points:
-            x, y = zip(*points, strict=True)
-            kept.append(replace(curve, x=x, y=y))
+        shown = [i for i, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)) if x > 0 and y > 0]
+        if shown:
+            series = {name: getattr(curve, name) for name in ("x", "y", "low", "high")}
+            kept.append(replace(curve, **{k: [s[i] for i in shown] for k, s in series.items() if s}))
     return kept
 
 
@@ -279,15 +311,15 @@ def _plain(value: float, _position: int = 0) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
-    """`column`: the curves that share the range of the y axis."""
+def _log_axes(axis: Axes, curves: list[Curve], alike: list[Curve]) -> None:
+    """`alike`: the curves that share the range of the y axis."""
     axis.set_xscale("log")
     axis.set_yscale("log")
     places = sorted({x for curve in curves for x in curve.x})
     places = places[:: math.ceil(len(places) / MOST_TICKS)]
     axis.set_xticks(places, [_plain(x) for x in places], rotation=30 if len(places) > 4 else 0)
     axis.xaxis.set_minor_locator(NullLocator())
-    values = [y for curve in column for y in curve.y]
+    values = [y for curve in alike for y in curve.y]
     # A panel whose values all lie within a factor of four would look like noise: give it a decade.
     low, high = min(values), max(values)
     middle, reach = math.sqrt(low * high), max(math.sqrt(high / low), 2.0) * 1.25
@@ -298,7 +330,7 @@ def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
 
 
 def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
-    """Write each curve's name to the right of its end, moved where names would overlap, and a line to it."""
+    """Write each curve's name to the right of its end, moved where names would overlap, and dots to it."""
     curves = [curve for curve in curves if curve.label]
     if not curves:
         return
@@ -315,15 +347,15 @@ def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
             xy=(curve.x[last[index]], curve.y[last[index]]),
             xytext=(LABEL_PLACE, height),
             textcoords="axes fraction",
-            color=curve.color,
+            color=readable(curve.color),
             fontsize=10,
             va="center",
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
                 "color": curve.color,
-                "lw": 0.7,
-                "alpha": 0.6,
+                "lw": 0.8,
+                "linestyle": ":",
                 "relpos": (0, 0.5),
                 "shrinkA": 1,
                 "shrinkB": 2,

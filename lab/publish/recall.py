@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.methods import NAMED
-from lab.publish.plots import Point, plot_points
-from lab.publish.tables import Extras, Section, drawn_from, grouped, seed_of
+from lab.publish.plots import GREY, Point, plot_points
+from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
 from lab.store import Record
 
 ASKS = "Do attentions with a larger state recall more pairs of key and value?"
-GREY = "#777777"
 
 
 def draw_state(section: Section, source: str, path: Path) -> None:
@@ -21,22 +20,21 @@ def draw_state(section: Section, source: str, path: Path) -> None:
         for name, choice in section.choices["load"].items()
         if name in loads
     }
-    seeds = ", ".join(map(str, sorted({seed_of(record) for record in section.records})))
-    note = f"Median over the seeds {seeds}; {drawn_from(section.records)}"
+    note = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
     labels = {"x_label": "numbers in the state of one row", "y_label": "questions answered, %"}
     plot_points(path, panels, asks=ASKS, note=note, source=source, **labels)
 
 
 def points_of(section: Section, records: Sequence[Record]) -> list[Point]:
-    """The median over the seeds of each method, in the order of the YAML."""
+    """Median and range over the seeds of each method, in the order of the YAML."""
     found, points = grouped(records, lambda record: record["cell"]["method"]), []
     for name, choice in section.choices["method"].items():
         if group := found.get(name):
-            state, share = (
-                statistics.median(one["found"][key] for one in group) for key in ("state_numbers", "accuracy")
-            )
+            shares = [100 * one["found"]["accuracy"] for one in group]
+            state = statistics.median(one["found"]["state_numbers"] for one in group)
             color = NAMED[name].color if name in NAMED else GREY
-            points.append(Point(choice.label, color, state, 100 * share))
+            span = (min(shares), max(shares))
+            points.append(Point(choice.label, color, state, statistics.median(shares), span))
     return points
 
 

@@ -59,7 +59,7 @@ MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError
 """Exceptions of reading a record that was edited."""
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Lines of the prose of a page."""
-LOOK = 1
+LOOK = 2
 """Version of the pictures' look; a higher number redraws all of them."""
 SECONDS_TO_WRITE = 60
 """To wait for another process that publishes into the folder."""

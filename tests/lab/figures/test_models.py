@@ -176,6 +176,7 @@ def test_language_models(language_model, call, tmp_path, corpus):
     start, *moves = found["checks"]
     assert "of what is visible" in start["expected"], start
     # A causal gap says nothing.
+    assert [panel["title"] for panel in found["panels"]] == ["Temperature", "Entropy"]
     assert [one["statement"].split()[0] for one in moves] == ["temperature", "entropy"]
     call(analyse, "attention", language_model / "checkpoint_last.pt", *words, "--length", 64)
     heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer0"]

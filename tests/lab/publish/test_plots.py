@@ -2,14 +2,29 @@
 
 from itertools import combinations, pairwise
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 from PIL import Image
 
 from lab.methods import ANALYSED, METHODS, SOFTMAX
-from lab.publish.plots import LABEL_GAP, Curve, label_ends, plot_curves, tint
+from lab.publish.analysis import DTYPES, TITLES
+from lab.publish.plots import (
+    LABEL_GAP,
+    PALEST,
+    Curve,
+    Point,
+    draw_curves,
+    label_ends,
+    label_points,
+    plot_curves,
+    readable,
+    save_figure,
+    tint,
+)
 
 
 def test_nothing_measured_is_no_point_of_a_logarithmic_axis(tmp_path):
@@ -61,3 +76,44 @@ def test_names_stand_at_their_lines_in_the_order_of_the_ends(ends):
 
 def test_a_tint_is_between_the_colour_and_white():
     assert [tint("#0072B2", share) for share in (0, 1)] == ["#0072b2", "#ffffff"]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_panels_of_one_unit_share_the_range_of_their_axes(log):
+    series = [[1.0, 2.0], [1.0, 50.0], [1.0, 900.0]]
+    curves = [Curve("a", "k", [1, 2], values) for values in series]
+    panels = [(f"{i}", "x", unit, [one]) for i, (unit, one) in enumerate(zip("aab", curves, strict=True))]
+    axes = draw_curves(panels, 2, log=log, markers=False).axes
+    assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
+    plt.close()
+
+
+def test_a_text_is_dark_enough_to_read_and_a_dark_one_stays():
+    for one in METHODS:
+        text = lab(readable(tint(one.color, PALEST)))
+        assert text[0] < 63, one.label  # L* of a luminance of 0.3 is 62
+    assert readable(ANALYSED[SOFTMAX].color) == "#000000"
+
+
+def test_the_ends_of_a_map_survive_the_palette(tmp_path):
+    figure, axis = plt.subplots()
+    axis.imshow(np.linspace(0, 1, 500).reshape(20, 25), cmap="cividis")
+    save_figure(figure, tmp_path / "a.png", "Which?", "")
+    found = {color for _, color in Image.open(tmp_path / "a.png").convert("RGB").getcolors()}
+    ends = [matplotlib.colormaps["cividis"](place)[:3] for place in (0.0, 1.0)]
+    assert found >= {tuple(round(255 * level) for level in end) for end in ends}
+
+
+def test_a_name_covers_no_curve():
+    figure, axis = plt.subplots()
+    axis.plot([0, 1, 2], [0, 1, 5], color="k")
+    label_points(axis, [Point("a long name", "k", 1, 1)])
+    [name] = axis.texts
+    box = Text.get_window_extent(name, figure.canvas.get_renderer())
+    xs = np.linspace(1, 2, 200)
+    assert not any(box.contains(*axis.transData.transform((x, 4 * x - 3))) for x in xs)
+    plt.close()
+
+
+def test_every_computed_figure_names_its_dtype():
+    assert {*DTYPES, "tradeoff"} == set(TITLES)

@@ -78,13 +78,14 @@ def test_exponents_by_moment_matching_are_shown_and_fixed_ones_are_not():
     assert images.exponent_tables(section_of(STUDY, [record("lln_diag-8"), record("softmax")])) == []
 
 
-def test_accuracy_against_fixed_exponents_is_their_median(tmp_path, monkeypatch):
+def test_accuracy_against_fixed_exponents_is_their_median_and_range(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(images, "plot_curves", lambda path, panels, **others: drawn.extend(panels))
     records = [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)]
     images.draw_fixed(section_of(STUDY, records), "source", tmp_path / "fixed.png")
     [(_, _, _, [fixed, matched])] = drawn
-    assert (fixed.x, fixed.y) == ((0.25, 8.0), (90.0, 95.0)) and list(matched.y) == [93.0, 93.0]
+    assert (fixed.x, fixed.y) == ((0.25, 8.0), [90.0, 95.0]) and matched.y == [93.0, 93.0]
+    assert (fixed.low, fixed.high) == ([90.0, 91.0], [90.0, 97.0])
 
 
 def test_the_loss_scale_has_a_table_in_float16_only():
