@@ -13,16 +13,24 @@ ASKS = "Do attentions with a larger state recall more pairs of key and value?"
 
 
 def draw_state(section: Section, source: str, path: Path) -> None:
-    """The share of answers against the numbers of the state, a panel for each load, a dot per attention."""
+    """The share of answers against the numbers of the state: a panel for each load, a dot per attention."""
+    note = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
+    labels = {"x_label": "numbers in the state of one row", "y_label": "questions answered, %"}
+    plot_points(path, panels_of(section), asks=ASKS, note=note, source=source, **labels)
+
+
+def panels_of(section: Section) -> dict[str, list[Point]]:
+    """The dots of each load, by its label.
+
+    A load of a single attention compares nothing, and is left out unless all are.
+    """
     loads = grouped(section.records, lambda record: record["cell"]["load"])
-    panels = {
+    points = {
         choice.label: points_of(section, loads[name])
         for name, choice in section.choices["load"].items()
         if name in loads
     }
-    note = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
-    labels = {"x_label": "numbers in the state of one row", "y_label": "questions answered, %"}
-    plot_points(path, panels, asks=ASKS, note=note, source=source, **labels)
+    return {label: dots for label, dots in points.items() if len(dots) > 1} or points
 
 
 def points_of(section: Section, records: Sequence[Record]) -> list[Point]:

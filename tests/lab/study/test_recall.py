@@ -46,3 +46,10 @@ def test_the_picture_has_a_panel_for_each_load_and_a_dot_for_each_method(tmp_pat
     points = recall.points_of(section, [one for one in found if one["cell"]["load"] == "n128-p32"])
     assert [(one.label, one.x, one.y) for one in points[:1]] == [("softmax", 8_000, 90.2)]
     assert [one.label for one in points] == [one.label for one in STUDY.axes["method"].choices.values()]
+
+
+def test_a_load_of_a_single_method_has_a_panel_only_where_no_load_has_more():
+    alone = [one for one in records() if one["cell"]["method"] == "norm"]
+    others = [one for one in records() if one["cell"]["load"] == "n64-p4"]
+    assert list(recall.panels_of(section_of(STUDY, others + alone))) == ["64 tokens, 4 pairs"]
+    assert len(recall.panels_of(section_of(STUDY, alone))) == 3
