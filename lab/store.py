@@ -97,9 +97,10 @@ def read_store(path: Path) -> list[Record]:
             else:
                 records.append(_unpacked(content, shared))
         except (ValueError, TypeError, LookupError):
-            raise UserError(
-                f"{shown_path(path)}: line {number} is not a record; restore the file, or move it away"
-            ) from None
+            wrong = "is not a record; restore the file, or remove the line to measure its cell again"
+            if line.startswith("<<<<<<< "):
+                wrong = "begins a conflict of a merge; keep the lines of both sides, each once"
+            raise UserError(f"{shown_path(path)}: line {number} {wrong}") from None
     return records
 
 

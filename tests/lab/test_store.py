@@ -46,8 +46,11 @@ def test_what_is_no_store_is_named_with_its_line(tmp_path):
     lines = store_text(RECORDS).splitlines()
     for line in ("{", "[]", "{}", json.dumps({**json.loads(lines[-1]), "settings": "gone"})):
         path.write_text("\n".join([*lines[:-1], line]), encoding="utf-8")
-        with pytest.raises(UserError, match=r"records.jsonl: line 6 is not a record"):
+        with pytest.raises(UserError, match=r"records.jsonl: line 6 is not a record; .* or remove the line"):
             read_store(path)
+    path.write_text("\n".join([*lines[:2], "<<<<<<< HEAD", *lines[2:]]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 3 begins a conflict of a merge; keep the lines of both sides"):
+        read_store(path)
     path.write_text("\n".join([*lines, lines[-1]]), encoding="utf-8")
     with pytest.raises(UserError, match=r"has two records of b/seed1.json"):
         stored(tmp_path)
