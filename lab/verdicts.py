@@ -112,13 +112,13 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
     """The verdict on the ratio or the difference of two rows, paired by seed.
 
     `noise` is half the width of the interval that the size of the test set leaves to a difference
-    (`test_set_noise`).
+    (`test_set_noise`). Runs that are all equal bear out a claimed tie, and decide no other claim.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return Verdict(UNDECIDED, "no seed is in both rows")
     ours, theirs = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
-    if len({*ours, *theirs}) == 1:
+    if len({*ours, *theirs}) == 1 and bound.kind != "within":
         return Verdict(UNDECIDED, f"a tie: every run has {ours[0]:g}")
     if ratio and min(*ours, *theirs) <= 0:
         return Verdict(UNDECIDED, "the ratio is defined for positive figures only")

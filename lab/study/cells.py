@@ -103,6 +103,11 @@ class Cell:
         return {**self.values, "seed": self.seed, **tried}
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether tuning chooses a setting of it."""
+        return self.study.tune is not None and self.study.tune.covers(self.values)
+
+    @property
     def tuned_axis(self) -> str:
         """The tuned setting."""
         assert self.study.tune is not None
@@ -405,7 +410,7 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
             for key in setting_names(choice.settings, plan.study.axes):
                 flags = ("--decoder-attention", "--encoder-attention") if key == "plan" else (as_option(key),)
                 ours.update(dict.fromkeys(flags, f"--{name}"))
-    if plan.study.tune:
+    if any(Cell(plan, choices, 1).is_tuned for choices in product(*chosen)):
         ours[as_option(plan.study.tune.axis)] = "tune in the study's YAML"
     for flag, instead in ours.items():
         if is_given(plan.flags, flag):

@@ -270,13 +270,12 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
-        while study.tune and not failures:
+        while not failures:
             tried = runs_of_tuning(cells)
             if all(cell.record() for cell in tried):
                 break
             failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
-        if study.tune:
-            cells = with_chosen(cells)
+        cells = with_chosen(cells)
         failures += run_missing(study.name, cells, places, held)
         if study.best:
             keep_best_weights(study.best, cells)

@@ -150,6 +150,7 @@ class TuneKeys(Keys):
     updates: Count
     by: Literal["valid_loss", "valid_accuracy"] = "valid_loss"
     bracket: Annotated[bool, Strict()] = False
+    only: Only = {}
 
 
 class BestKeys(Keys):
@@ -525,7 +526,8 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
         raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
     if keys.bracket and not all(map(is_positive, keys.values)):
         raise UserError(f"{where}: bracket needs values that are numbers above 0")
-    return Tune(keys.axis, keys.values, keys.updates, keys.by, keys.bracket)
+    check_only(keys.only, axes, where)
+    return Tune(keys.axis, keys.values, keys.updates, keys.by, keys.bracket, keys.only)
 
 
 def is_positive(text: str) -> bool:

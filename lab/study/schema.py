@@ -306,7 +306,7 @@ class Tune:
     """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure.
 
     With `bracket`, further values are tried by factors of two until the best is neither the least nor the
-    largest.
+    largest. Cells with a choice that `only` does not list keep the value of their YAML.
     """
 
     axis: str
@@ -314,6 +314,11 @@ class Tune:
     updates: int
     by: str
     bracket: bool
+    only: dict[str, tuple[str, ...]]
+
+    def covers(self, choices: Mapping[str, str]) -> bool:
+        """Whether the setting is chosen for a cell with these choices of the axes."""
+        return all(choices[axis] in names for axis, names in self.only.items())
 
 
 @dataclass(frozen=True)

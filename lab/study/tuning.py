@@ -1,7 +1,7 @@
 """Tuning: the value of a setting, chosen for each row in shorter runs of the first seed.
 
 Every value is tried; with `bracket` they go on by factors of two until the best one lies inside. Only cells
-with the best value are repeated.
+with the best value are repeated. Cells that the study does not tune run as they are.
 """
 
 import math
@@ -28,10 +28,8 @@ def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
 
 
 def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
-    """The runs in which the setting of the cells is chosen; none if the study tunes none."""
-    if not cells or cells[0].study.tune is None:
-        return []
-    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
+    """The runs in which the setting of the cells is chosen; none if the study tunes none of them."""
+    first = {tuple(cell.values.items()): cell for cell in reversed(cells) if cell.is_tuned}
     return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
@@ -60,13 +58,13 @@ def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
 
 
 def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with the tuned values; cells without a chosen value are left out."""
-    one_of_each = {tuple(cell.values.items()): cell for cell in cells}
+    """The cells with the tuned values; those that are tuned and have no chosen value yet are left out."""
+    one_of_each = {tuple(cell.values.items()): cell for cell in cells if cell.is_tuned}
     chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
     return [
         replace(cell, chosen=value)
         for cell in cells
-        if (value := chosen[tuple(cell.values.items())]) is not None
+        if (value := chosen.get(tuple(cell.values.items()))) is not None or not cell.is_tuned
     ]
 
 

@@ -82,7 +82,7 @@ def plan_of(cell: Cell, gpu: bool) -> RunPlan:
     if not folder or not plan.kind:
         return plan
     splits, valid = MEASURES[cell.study.evaluate].splits, has_valid(identify(folder))
-    if cell.study.tune and not valid:
+    if cell.is_tuned and not valid:
         raise UserError(f"{shown_path(folder)} has no valid split, by which {cell.tuned_axis} is chosen")
     return plan.opened([split for split in splits if valid or split != "valid"])
 

@@ -56,6 +56,7 @@ TIE = {"ratio": ["loss", "a", "b"], "within": 0.02}
         (RATIO, [1.0, 1.0, 1.0], [0.0, 1.0, 1.0], UNDECIDED),  # no ratio to zero
         (RATIO, [-1.2, -1.3, -1.4], [-1.0, -1.0, -0.8], UNDECIDED),  # nor of negative figures
         (TIE, [1.0, 1.01, 1.0], [1.0, 1.01, 1.001], CONFIRMED),
+        (TIE, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], CONFIRMED),
         (TIE, [0.8, 0.81, 0.8], [1.0, 1.01, 1.0], CONTRADICTED),  # better is not a tie, either
         (TIE, [1.2, 1.21, 1.2], [1.0, 1.01, 1.0], CONTRADICTED),
         (TIE, [1.01, 1.03, 1.0], [1.0, 1.01, 1.0], UNDECIDED),

@@ -138,6 +138,10 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
         ({"baseline": {"name": "guessing"}}, "baseline"),
         ({"tune": {"axis": "lr", "values": [1], "updates": 3, "by": "loss"}}, "loss"),
         ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
+        (
+            {"tune": {"axis": "lr", "values": [1], "updates": 3, "only": {"method": "linear"}}},
+            "tune: only: method has no linear",
+        ),
         ({"tune": {"axis": "lr", "values": ["x"], "updates": 3, "bracket": True}}, "bracket needs values"),
         ({"plot": {"curves": "test"}}, "test"),
         ({"extras": "images"}, "extras is 'images'; it must be true or false"),

@@ -1,14 +1,16 @@
 """Tuning: which values are tried, in which runs, and which one is chosen."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from lab.errors import UserError
 from lab.files import write_json
 from lab.run.recipe import option
+from lab.study.cells import check_flags
 from lab.study.declaration import read_study
-from lab.study.tuning import best_value, tuning_cells, with_chosen
+from lab.study.tuning import best_value, runs_of_tuning, tuning_cells, with_chosen
 from tests.lab.study.conftest import cells, record_of, write_record
 
 
@@ -77,3 +79,16 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
     for curve in ([], [[1, math.inf]]):
         with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
             tuned(cell, (curve, curve))
+
+
+def test_only_some_choices_are_tuned(study_with, tmp_path):
+    tune = {"axis": "lr", "values": [1, 2], "updates": 3, "only": {"method": "elu"}}
+    study = study_with(tune=tune)
+    ours = cells(study, {"method": ["elu", "softmax"]}, out=tmp_path / "out")
+    assert {cell.values["method"] for cell in runs_of_tuning(ours)} == {"elu"}
+    [untuned] = with_chosen(ours)
+    assert untuned.values["method"] == "softmax" and not option(untuned.own_flags(), "--lr")
+    plan, (preset, method) = replace(untuned.plan, flags=("--lr", "3")), untuned.choices
+    check_flags(plan, [[preset], [method]])
+    with pytest.raises(UserError, match="--lr differs from cell to cell; use tune in the study's YAML"):
+        check_flags(plan, [[preset], [one.choices[1] for one in ours]])
