@@ -178,11 +178,11 @@ def read_row_lengths(index: Path) -> tuple[array, int]:
     with index.open("rb") as file:
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or header[:9] != MAGIC:
-            raise UserError(f"{index} is not the index of a prepared corpus")
+            raise UserError(f"{index} is not the index of a prepared corpus; {PREPARE}")
         _, _, code, rows = HEADER.unpack(header)
         lengths, starts = file.read(4 * rows), file.read()
     if len(lengths) != 4 * rows or len(starts) != 8 * rows:
-        raise UserError(f"{index} is truncated")
+        raise UserError(f"{index} is truncated; {PREPARE}")
     return array("i", lengths), ITEM_BYTES[code]
 
 

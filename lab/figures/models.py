@@ -123,7 +123,7 @@ def sequences(trained: Checkpoint, data: PreparedData, options: Namespace) -> Te
     if length > trained.tokens_per_sample:
         raise UserError(
             f"--length is {length}, but {trained.path} was trained with sequences of "
-            f"{trained.tokens_per_sample}"
+            f"{trained.tokens_per_sample}; give {trained.tokens_per_sample} or less"
         )
     if options.masked:
         return _masked(trained, options, length)
@@ -157,7 +157,7 @@ def _tokens(data: PreparedData, dictionary: Any, split: str, count: int) -> Tens
 def _masked(trained: Checkpoint, options: Namespace, length: int) -> Tensor:
     """The same with tokens masked as in pre-training, with the task's seed."""
     if not is_masked_lm(trained):
-        raise UserError(f"--masked is for encoders, but {trained.path} holds a language model")
+        raise UserError(f"--masked is for encoders, but {trained.path} holds a language model; leave it out")
     trained.task.load_dataset(options.split)
     dataset = trained.task.dataset(options.split)
     rows = (dataset[i]["net_input.src_tokens"] for i in range(min(len(dataset), options.sequences)))

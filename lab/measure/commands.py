@@ -115,7 +115,7 @@ EVALUATIONS = {
 def check_gpus(asked: int | None) -> None:
     """UserError if a GPU is asked for and there is none."""
     if asked and not torch.cuda.is_available():
-        raise UserError("--gpus is 1, but this machine has 0 usable GPUs")
+        raise UserError("--gpus is 1, but this machine has 0 usable GPUs; give 0 for the CPU")
 
 
 def result_files(

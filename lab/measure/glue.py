@@ -206,7 +206,9 @@ def check_task(encoder: Checkpoint, task: GlueTask) -> None:
     beside = encoder.path.with_name(GLUE_TASK)
     trained_for = read_json(beside)["task"] if beside.is_file() else task.name
     if trained_for != task.name:
-        raise UserError(f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}")
+        raise UserError(
+            f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}; give --task {trained_for}"
+        )
     if classes != task.classes:
         raise UserError(
             f"{encoder.path} tells {classes} classes apart, but {task.name} has {task.classes}; "

@@ -59,7 +59,10 @@ def bits_per_dimension(
         if images >= most:
             break
     if not math.isfinite(nats):
-        raise UserError(f"{checkpoint.path} gives losses that are not finite: its training has diverged")
+        raise UserError(
+            f"{checkpoint.path} gives losses that are not finite: its training has diverged; "
+            "name an earlier checkpoint"
+        )
     return {"images": images, "counted": counted, "bits_per_dimension": nats / counted / math.log(2)}
 
 
@@ -178,7 +181,10 @@ def draw(
     for place in range(known, dims):
         outputs = model(tokens[:, start : place + 1], incremental_state=state)[0][:, -1]
         if not torch.isfinite(outputs).all():
-            raise UserError(f"the model's outputs at byte {place} are not finite: its training has diverged")
+            raise UserError(
+                f"the model's outputs at byte {place} are not finite: its training has diverged; "
+                "name an earlier checkpoint"
+            )
         tokens[:, place + 1] = model.sample(outputs, uniform[:, place])
         start = 0 if recompute else place + 1
     return tokens[:, 1:] - model.first_level
@@ -230,7 +236,10 @@ def originals(options: Namespace, folder: Path) -> np.ndarray:
     """The test images with which ours begin; UserError if there are fewer than --count."""
     images = open_image_data(folder).images("test")
     if options.count > len(images):
-        raise UserError(f"--count is {options.count}, but {folder} has {len(images)} test images")
+        raise UserError(
+            f"--count is {options.count}, but {folder} has {len(images)} test images; "
+            f"give {len(images)} or fewer"
+        )
     return np.array(images[: options.count])
 
 

@@ -67,7 +67,10 @@ class Machines:
         """UserError if this machine has too few GPUs."""
         available = gpu_count()
         if self.gpus > available:
-            raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
+            raise UserError(
+                f"--gpus is {self.gpus}, but this machine has {available} usable GPUs; "
+                "give fewer, or 0 for the CPU"
+            )
         if self.first_device + self.gpus > available:
             raise UserError(
                 f"process {self.first_device} of this machine sees only {available} GPUs; give each its own, "

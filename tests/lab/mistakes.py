@@ -250,8 +250,8 @@ CHECKPOINTS = {
 # Copies of the corpus with one file cut to so many bytes, or without it, and the message.
 CUT = {
     "shorter-bin": ("train.bin", -2, "train.bin holds"),
-    "magic": ("train.idx", 7, "train.idx is not the index"),
-    "shorter-idx": ("train.idx", -8, "train.idx is truncated"),
+    "magic": ("train.idx", 7, "is not the index of a prepared corpus; prepare it again"),
+    "shorter-idx": ("train.idx", -8, "train.idx is truncated; prepare it again"),
     "no-valid": ("valid.idx", None, "has no valid.idx"),
     "no-dict": ("dict.txt", None, "has no dict.txt"),
     "manifest": ("preparation.json", 1, "preparation.json is damaged"),
@@ -346,7 +346,7 @@ RUNS = [
     (f"scripts/lab.sh sample {TRAINED}", "not of pixels"),
     (f"{SAMPLE} --complete 1.5", "--complete is 1.5"),
     (f"{SAMPLE} --complete 0.05", "--complete 0.05"),
-    (f"{SAMPLE} --complete 0.5 --count 12", "--count is 12"),
+    (f"{SAMPLE} --complete 0.5 --count 12", "has 11 test images; give 11 or fewer"),
     (f"{SAMPLE} --batch-size 0", "--batch-size"),
     (f"{SAMPLE} --seed -1", "--seed is -1"),
     (f"{SAMPLE} --out /nowhere/x.png", "/nowhere/x.png"),
@@ -360,7 +360,7 @@ RUNS = [
     (f"{PREDICT} RTE --input nowhere.tsv", "nowhere.tsv"),
     (f"{PREDICT} RET --input good.tsv", "did you mean RTE?"),
     (f"{PREDICT} mnli --input good.tsv", "did you mean MNLI?"),
-    (f"{PREDICT} CoLA --input cola.tsv", "fine-tuned for RTE, not for CoLA"),
+    (f"{PREDICT} CoLA --input cola.tsv", "fine-tuned for RTE, not for CoLA; give --task RTE"),
     (f"{PREDICT} RTE --input good.tsv --out nowhere/out.tsv", "nowhere/out.tsv"),
     (f"{PREDICT} RTE --input good.tsv --no-such-flag", "--no-such-flag"),
     (

@@ -275,7 +275,9 @@ def test_user_errors(runs, convolutional, refused, tmp_path, encoder_corpus, cor
     last = runs / "softmax" / "checkpoint_last.pt"
     attention = ("attention", last, "--out", tmp_path, "--data")
     assert "or add --force" in refused(analyse, *attention, encoder_corpus, "--length", 4096)
-    assert "was trained with sequences of 32" in refused(analyse, *attention, encoder_corpus, "--length", 64)
+    assert "was trained with sequences of 32; give 32 or less" in refused(
+        analyse, *attention, encoder_corpus, "--length", 64
+    )
     assert "give --data with that dictionary" in refused(analyse, *attention, corpus)
     assert "has no split nowhere; it has train" in refused(
         analyse, *attention, encoder_corpus, "--split", "nowhere"

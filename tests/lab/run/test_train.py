@@ -80,7 +80,7 @@ def test_dry_run_needs_no_gpu(call, refused, config, tmp_path, monkeypatch, caps
     words = [config, tmp_path, "--gpus", 2]
     call(TRAIN_LM, *words, "--dry-run", "--fp16", "--profile")
     assert last_value(capsys.readouterr().out, "--distributed-world-size") == "2"
-    assert "this machine has 0 usable GPUs" in refused(TRAIN_LM, *words)
+    assert "this machine has 0 usable GPUs; give fewer, or 0 for the CPU" in refused(TRAIN_LM, *words)
     assert "--profile is for nsys" in refused(TRAIN_LM, config, tmp_path, "--gpus", 0, "--profile")
 
 
