@@ -22,7 +22,7 @@ PLAIN = "ours, no decay"
 DECAYED = ("ours, a decay per head", "ours, a decay per position")
 CHUNKS = (64, 128)
 COLORS = ("#56B4E9", "#0072B2", "#888888", "#000000")
-"""Ours in blue, as in `operator_report`; the formula in grey and black."""
+"""Ours in blue; the formula in grey and black."""
 RESULT = json_with("environment", "main", "records")
 
 

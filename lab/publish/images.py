@@ -109,7 +109,7 @@ def draw_exponents(section: Section, source: str, path: Path) -> None:
             panels.append((label_of(section, name), "updates", unit, curves))
     asks = "Do the exponents of LLN stay within 2 to 2.2 in training, as in Figure 9?"
     note = note_of_seed(first)
-    plot_curves(path, panels, asks=asks, columns=2, note=note, log=False, markers=False, source=source)
+    plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
 
 
 def exponent_curves(record: Record, exponent: str) -> list[Curve]:

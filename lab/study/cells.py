@@ -45,7 +45,7 @@ from lab.run.recipe import (
 from lab.store import stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
-from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study
+from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study, allows
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
@@ -105,7 +105,7 @@ class Cell:
     @property
     def is_tuned(self) -> bool:
         """Whether tuning chooses a setting of it."""
-        return self.study.tune is not None and self.study.tune.covers(self.values)
+        return self.study.tune is not None and allows(self.study.tune.only, self.values)
 
     @property
     def tuned_axis(self) -> str:

@@ -182,11 +182,14 @@ class PaperColumn:
     average: str = ""
 
 
+def allows(only: Mapping[str, Sequence[str]], choices: Mapping[str, Any]) -> bool:
+    """Whether the choice of each axis in `only` is listed there."""
+    return all(choices.get(axis) in names for axis, names in only.items())
+
+
 def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> list[Record]:
-    """The records whose choice of each axis in `only` is listed there."""
-    return [
-        record for record in records if all(record["cell"].get(axis) in names for axis, names in only.items())
-    ]
+    """The records whose choices `only` allows."""
+    return [record for record in records if allows(only, record["cell"])]
 
 
 @dataclass(frozen=True)
@@ -315,10 +318,6 @@ class Tune:
     by: str
     bracket: bool
     only: dict[str, tuple[str, ...]]
-
-    def covers(self, choices: Mapping[str, str]) -> bool:
-        """Whether the setting is chosen for a cell with these choices of the axes."""
-        return all(choices[axis] in names for axis, names in self.only.items())
 
 
 @dataclass(frozen=True)

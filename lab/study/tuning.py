@@ -1,7 +1,7 @@
 """Tuning: the value of a setting, chosen for each row in shorter runs of the first seed.
 
-Every value is tried; with `bracket` they go on by factors of two until the best one lies inside. Only cells
-with the best value are repeated. Cells that the study does not tune run as they are.
+Every value is tried; with `bracket` further ones follow by factors of two until the best lies inside. Only
+cells with the best value are repeated. Cells that the study does not tune run as they are.
 """
 
 import math
