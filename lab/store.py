@@ -2,11 +2,13 @@
 
 Parts that many records share (settings, data, machine) stand once, in the lines at the top, and a record
 names them by a short hash. The records are sorted by cell, so that measuring a cell again changes one line. A
-cell that runs has its own file (lab/study/worker.py); publishing alone writes the store.
+cell that runs has its own file (lab/study/worker.py); publishing alone writes the store. Long curves are
+thinned to what a picture can show.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired
@@ -78,6 +80,8 @@ SHARED = ("settings", "data")
 """What records share as a whole; of their environment they share all but what differs from run to run."""
 OF_A_RUN = ("commit", "code", "date", "command")
 MACHINE = "machine"
+POINTS = 100
+"""The most points of a curve in a store; the log of the run has them all."""
 
 
 def read_store(path: Path) -> list[Record]:
@@ -151,10 +155,21 @@ def _packed(record: Record, shared: dict[str, Any]) -> Record:
     environment = record["environment"]
     machine = {key: value for key, value in environment.items() if key not in OF_A_RUN}
     own = {key: environment[key] for key in OF_A_RUN if key in environment}
-    packed = {**record, "environment": {**own, MACHINE: _mark(machine, shared)}}
+    curves = {name: _thinned(curve) for name, curve in record["training"]["curves"].items()}
+    packed = {
+        **record,
+        "environment": {**own, MACHINE: _mark(machine, shared)},
+        "training": {**record["training"], "curves": curves},
+    }
     for key in SHARED:
         packed[key] = _mark(record[key], shared)
     return packed
+
+
+def _thinned(curve: Sequence[list[float | None]]) -> list[list[float | None]]:
+    """At most `POINTS` points of a curve at equal steps, its last among them."""
+    step = max(1, math.ceil(len(curve) / POINTS))
+    return [*reversed(curve[::-step])]
 
 
 def _unpacked(packed: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:

@@ -1,6 +1,7 @@
 """The store of a study: shared parts, lines, and files that are not a store."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -18,6 +19,7 @@ def record(method, seed, loss, **environment):
         "fingerprint": "1",
         "data": None,
         "settings": {"task": {"_name": "copy"}},
+        "training": {"curves": {}},
         "found": {"loss": loss},
         "environment": {**ran, **MACHINE},
     }
@@ -39,6 +41,19 @@ def test_settings_and_machines_are_said_once_and_a_new_record_changes_one_line()
     assert all("hardware" not in line and "_name" not in line for line in before[3:])
     after = store_text([record("b", 1, 5.0, commit="def", date="2000-01-03"), *RECORDS[1:]]).splitlines()
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+
+
+@pytest.mark.parametrize(("points", "kept"), [(0, 0), (1, 1), (100, 100), (101, 51), (801, 89)])
+def test_a_long_curve_is_thinned_to_equal_steps_once(tmp_path, points, kept):
+    curve = [[25 * number, 1.0 / number] for number in range(1, points + 1)]
+    write_store(
+        tmp_path / "records.jsonl", [RECORDS[0] | {"training": {"updates": 3, "curves": {"train": curve}}}]
+    )
+    [found] = read_store(tmp_path / "records.jsonl")
+    thinned = found["training"]["curves"]["train"]
+    assert len(thinned) == kept and thinned[-1:] == curve[-1:] and found["training"]["updates"] == 3
+    assert len({b[0] - a[0] for a, b in pairwise(thinned)}) <= 1
+    assert store_text([found]) == (tmp_path / "records.jsonl").read_text(encoding="utf-8")
 
 
 def test_what_is_no_store_is_named_with_its_line(tmp_path):
