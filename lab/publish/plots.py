@@ -88,7 +88,7 @@ def plot_curves(
     markers: bool = True,
     source: str = "",
 ) -> None:
-    """Write a PNG with the panels `(title, x label, y unit, curves)`, row after row.
+    """Write a PNG with the panels `(title, x label, y unit, curves)`, row after row; the last fills its row.
 
     Args:
         path: the PNG, written in one piece.
@@ -112,9 +112,13 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
     """The panels of `plot_curves`, which explains the arguments, as a figure of matplotlib's."""
     rows = math.ceil(len(panels) / columns)
     size = ((5.2 if columns > 1 else 7) * columns, 4.6 * rows)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    figure = plt.figure(figsize=size)
+    grid = figure.add_gridspec(rows, columns)
+    places = [grid[divmod(number, columns)] for number in range(len(panels) - 1)]
+    row, column = divmod(len(panels) - 1, columns)
+    axes = [figure.add_subplot(place) for place in (*places, grid[row, column:])]
     first: dict[str, Axes] = {}  # of each unit
-    for axis, (title, x_label, y_label, curves) in zip(axes.flat, panels, strict=False):
+    for axis, (title, x_label, y_label, curves) in zip(axes, panels, strict=True):
         axis.set_title(title, loc="left", fontsize=12)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
@@ -129,9 +133,7 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
                 axis.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=BAND, lw=0)
         if log and curves:
             _log_axes(axis, curves, [c for *_, unit, alike in panels if unit == y_label for c in alike])
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    for axis, (*_, curves) in zip(axes.flat, panels, strict=False):
+    for axis, (*_, curves) in zip(axes, panels, strict=True):
         label_ends(axis, curves, log)
     return figure
 

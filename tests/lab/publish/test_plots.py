@@ -85,6 +85,7 @@ def test_panels_of_one_unit_share_the_range_of_their_axes(log):
     panels = [(f"{i}", "x", unit, [one]) for i, (unit, one) in enumerate(zip("aab", curves, strict=True))]
     axes = draw_curves(panels, 2, log=log, markers=False).axes
     assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
+    assert axes[2].get_position().width > 2 * axes[0].get_position().width  # it fills its row
     plt.close()
 
 
