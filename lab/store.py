@@ -51,12 +51,25 @@ class Tuned(TypedDict):
     tried: dict[str, float | None]
 
 
+class Start(TypedDict):
+    """The checkpoint that a run started from.
+
+    `fingerprint` is that of the settings of the run that made it, whose `seed` is known then; of a checkpoint
+    that the command named, of its content.
+    """
+
+    path: str
+    fingerprint: str
+    seed: NotRequired[int]
+
+
 class Record(TypedDict):
     """The record of a finished cell: its choices, its training, its measurement and the figures found.
 
     `cell` has the choice of each axis, the seed and, in a run of tuning, the value tried. `settings` are the
-    YAML's, `own_flags` the study's additions, `flags` the user's. `checkpoint` and `evaluate` say how it was
-    measured; a run of tuning is not measured, and may have `diverged`.
+    YAML's, `own_flags` the study's additions, `flags` the user's. `start` is the checkpoint that it started
+    from, if any. `checkpoint` and `evaluate` say how it was measured; a run of tuning is not measured, and
+    may have `diverged`.
     """
 
     study: str
@@ -67,6 +80,7 @@ class Record(TypedDict):
     flags: list[str]
     data: dict[str, Any] | None
     training: Training
+    start: NotRequired[Start]
     checkpoint: NotRequired[str]
     evaluate: NotRequired[str]
     found: dict[str, Any]
@@ -80,8 +94,10 @@ SHARED = ("settings", "data")
 """What records share as a whole; of their environment they share all but what differs from run to run."""
 OF_A_RUN = ("commit", "code", "date", "command")
 MACHINE = "machine"
+DRAWN_ONLY = "train"
+"""The curve that nothing but pictures needs."""
 POINTS = 100
-"""The most points of a curve in a store; the log of the run has them all."""
+"""The most points of it in a store; the log of the run has them all."""
 
 
 def read_store(path: Path) -> list[Record]:
@@ -91,9 +107,15 @@ def read_store(path: Path) -> list[Record]:
     """
     if not path.is_file():
         return []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise UserError(f"{shown_path(path)} is not text; restore the file") from None
     shared: dict[str, Any] = {}
     records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
         try:
             content = json.loads(line)
             if "shared" in content:
@@ -155,7 +177,9 @@ def _packed(record: Record, shared: dict[str, Any]) -> Record:
     environment = record["environment"]
     machine = {key: value for key, value in environment.items() if key not in OF_A_RUN}
     own = {key: environment[key] for key in OF_A_RUN if key in environment}
-    curves = {name: _thinned(curve) for name, curve in record["training"]["curves"].items()}
+    curves = dict(record["training"]["curves"])
+    if DRAWN_ONLY in curves:
+        curves[DRAWN_ONLY] = _thinned(curves[DRAWN_ONLY])
     packed = {
         **record,
         "environment": {**own, MACHINE: _mark(machine, shared)},

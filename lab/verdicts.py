@@ -112,14 +112,15 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
     """The verdict on the ratio or the difference of two rows, paired by seed.
 
     `noise` is half the width of the interval that the size of the test set leaves to a difference
-    (`test_set_noise`). Runs that are all equal bear out a claimed tie, and decide no other claim.
+    (`test_set_noise`). Rows that are equal seed by seed bear out a claimed tie, and decide no other claim.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return Verdict(UNDECIDED, "no seed is in both rows")
     ours, theirs = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
-    if len({*ours, *theirs}) == 1 and bound.kind != "within":
-        return Verdict(UNDECIDED, f"a tie: every run has {ours[0]:g}")
+    if ours == theirs and bound.kind != "within":
+        same = f"every run has {ours[0]:g}" if len({*ours}) == 1 else "each seed has the same in both rows"
+        return Verdict(UNDECIDED, f"a tie: {same}")
     if ratio and min(*ours, *theirs) <= 0:
         return Verdict(UNDECIDED, "the ratio is defined for positive figures only")
     effects = [math.log(x / y) if ratio else x - y for x, y in zip(ours, theirs, strict=True)]
@@ -137,8 +138,8 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
     return Verdict(outcome, words)
 
 
-def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
-    """Whether the first of `rows` has the least or the most of all.
+def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, examples: int | None = None) -> Verdict:
+    """Whether the first of `rows` has the least or the most of all, accuracies over `examples` if given.
 
     It is confirmed if it is ahead of every other row, each difference paired by seed and with its own
     interval; one row that is ahead of it contradicts, with an interval for as many comparisons as there are
@@ -153,14 +154,19 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
     gaps = {row: found for row, found in gaps.items() if found}
     if not gaps:
         return Verdict(UNDECIDED, "no seed is in the other rows")
+
+    def gap(row: str, errors: float) -> Interval:
+        noise = test_set_noise(_mean(own), _mean(values[row]), examples) if examples else 0.0
+        return interval(gaps[row], errors).widened(noise)
+
     few = [row for row in rows[1:] if len(gaps.get(row, ())) < SEEDS]
-    ahead = [row for row in gaps if row not in few and interval(gaps[row], ERRORS / len(gaps)).low > 0]
+    ahead = [row for row in gaps if row not in few and gap(row, ERRORS / len(gaps)).low > 0]
     best = max(ahead or gaps, key=lambda row: statistics.fmean(gaps[row]))
     theirs, seeds = values[best], len(gaps[best])
     words = f"{_mean(own):.4g} beside {_mean(theirs):.4g} of {best} ({number_of(seeds, 'seeds')})"
     if ahead:
         return Verdict(CONTRADICTED, words)
-    if not few and all(interval(found).high < 0 for found in gaps.values()):
+    if not few and all(gap(row, ERRORS).high < 0 for row in gaps):
         return Verdict(CONFIRMED, words)
     if seeds >= SEEDS and few:
         words += f"; fewer than {SEEDS} seeds of {', '.join(few)}"

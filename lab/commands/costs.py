@@ -54,9 +54,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def renewal(path: Path) -> list[str]:
-    """The command that renews or completes a record; empty if the record is current.
+    """The command that renews or completes a record; empty for a current one of those AT_ONCE.
 
-    All but those AT_ONCE resume, with the record's settings. `--restart` discards figures of other sources,
+    The others resume, with the record's settings. `--restart` discards figures of other sources,
     once: figures of an interrupted renewal are kept.
     """
     record = read_json(path)

@@ -9,7 +9,15 @@ from lab.glue_tasks import TASKS
 from lab.methods import ENCODER_PANELS, ENCODERS, groups, label_of, performer_note
 from lab.papers import read_table
 from lab.publish.plots import Curve, plot_curves
-from lab.publish.tables import Extras, Section, grouped, markdown_table, note_of_seed, of_first_seed
+from lab.publish.tables import (
+    Extras,
+    Section,
+    finite,
+    grouped,
+    markdown_table,
+    note_of_seed,
+    of_first_seed,
+)
 from lab.store import Record
 
 ASKS = "Which encoders learn more than the frequencies of tokens, and after how many updates?"
@@ -44,17 +52,24 @@ def average_tables(section: Section) -> list[str]:
 def draw_curves(section: Section, source: str, path: Path) -> None:
     """Training loss of the first seed against updates, a panel a family of methods."""
     shown, curves = of_first_seed(section.records), {}
-    for record in shown:
-        points, method = record["training"]["curves"].get("train"), ENCODERS.get(record["cell"]["method"])
-        if points and method:
-            x, y = zip(*means(points), strict=True)
-            curves[record["cell"]["method"]] = Curve(method.label, method.color, x, y)
+    for name, points in curves_of(section).items():
+        x, y = zip(*means(points), strict=True)
+        curves[name] = Curve(ENCODERS[name].label, ENCODERS[name].color, x, y)
     panels = [
         (title.strip(), "updates", "bits per masked token, train", [curves[name] for name in names])
         for title, names in groups(list(curves), ENCODER_PANELS).items()
     ]
     note = note_of_seed(shown)
     plot_curves(path, panels, asks=ASKS, note=note, log=False, markers=False, source=source)
+
+
+def curves_of(section: Section) -> dict[str, list[tuple[float, float]]]:
+    """The training loss of the first seed, by method."""
+    curves = {
+        record["cell"]["method"]: finite(record["training"]["curves"].get("train", []))
+        for record in of_first_seed(section.records)
+    }
+    return {name: points for name, points in curves.items() if name in ENCODERS and points}
 
 
 def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[float, float]]:
@@ -246,5 +261,5 @@ def column_title(task: str, split: str) -> str:
 
 EXTRAS = {
     "glue": Extras(task_tables),
-    "masked_lm": Extras(average_tables, {"curves": draw_curves}),
+    "masked_lm": Extras(average_tables, {"curves": draw_curves}, {"curves": curves_of}),
 }

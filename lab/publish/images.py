@@ -15,6 +15,7 @@ from lab.publish.tables import (
     Extras,
     Section,
     drawn_from,
+    finite,
     grouped,
     markdown_table,
     note_of_seed,
@@ -51,7 +52,7 @@ def matched(section: Section, records: Sequence[Record]) -> dict[str, list[Recor
     """The records with exponents by moment matching, by method."""
     return {
         name: found
-        for name, group in by_method(section, section.records).items()
+        for name, group in by_method(section, records).items()
         if exponent_of(section, name) is None
         and (found := [record for record in group if record["found"]["exponents"]])
     }
@@ -82,20 +83,27 @@ def layers_of(record: Record) -> list[str]:
 def draw_accuracy(section: Section, source: str, path: Path) -> None:
     """Accuracy on valid over the updates, a line for each attention."""
     first = of_first_seed(section.records)
-    curves = [
-        learning_curve(section, name, group[0]["training"]["curves"]["valid_accuracy"])
-        for name, group in by_method(section, first).items()
-        if exponent_of(section, name) is None and group[0]["training"]["curves"].get("valid_accuracy")
-    ]
+    curves = [learning_curve(section, name, points) for name, points in accuracies(section).items()]
     panels: list[Panel] = [("", "updates", "right on valid, %", curves)]
     asks = "Which attention learns to classify the images, and how fast?"
     plot_curves(path, panels, asks=asks, note=note_of_seed(first), log=False, source=source)
 
 
+def accuracies(section: Section) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy on valid of the first seed, by method, without fixed exponents."""
+    curves = {
+        name: finite(group[0]["training"]["curves"].get("valid_accuracy", []))
+        for name, group in by_method(section, of_first_seed(section.records)).items()
+        if exponent_of(section, name) is None
+    }
+    return {name: points for name, points in curves.items() if points}
+
+
 def learning_curve(section: Section, method: str, points: Sequence[Sequence[float]]) -> Curve:
     """Accuracy on valid over the updates."""
     x, y = zip(*points, strict=True)
-    color = ATTENTIONS[SAME.get(method, method)].color
+    look = ATTENTIONS.get(SAME.get(method, method))
+    color = look.color if look else GREY
     return Curve(label_of(section, method), tint(color, AUTHORS) if method == AUTHORS_FORM else color, x, y)
 
 
@@ -110,6 +118,12 @@ def draw_exponents(section: Section, source: str, path: Path) -> None:
     asks = "Do the exponents of LLN stay within 2 to 2.2 in training, as in Figure 9?"
     note = note_of_seed(first)
     plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
+
+
+def fixed_exponents(section: Section) -> list[tuple[float, str]]:
+    """The fixed values of alpha = beta in ascending order, each with its method."""
+    methods = by_method(section, section.records)
+    return sorted((value, name) for name in methods if (value := exponent_of(section, name)))
 
 
 def exponent_curves(record: Record, exponent: str) -> list[Curve]:
@@ -135,14 +149,12 @@ def draw_fixed(section: Section, source: str, path: Path) -> None:
         name: [record["found"]["accuracy"] for record in group]
         for name, group in by_method(section, section.records).items()
     }
-    fixed = sorted((value, name) for name in accuracy if (value := exponent_of(section, name)))
-    look, curves = ATTENTIONS[LLN], []
-    if fixed:
-        x, names = zip(*fixed, strict=True)
-        curves.append(banded(f"{look.label}, fixed", look.color, x, [accuracy[name] for name in names]))
-        if LLN in accuracy:
-            ends = (x[0], x[-1])
-            curves.append(banded("matched", tint(look.color, AUTHORS), ends, [accuracy[LLN]] * 2, "--"))
+    look = ATTENTIONS[LLN]
+    x, names = zip(*fixed_exponents(section), strict=True)
+    curves = [banded(f"{look.label}, fixed", look.color, x, [accuracy[name] for name in names])]
+    if LLN in accuracy:
+        ends = (x[0], x[-1])
+        curves.append(banded("matched", tint(look.color, AUTHORS), ends, [accuracy[LLN]] * 2, "--"))
     split = section.records[0]["found"]["split"]
     panels: list[Panel] = [("", "α = β", f"right on {split}, %", curves)]
     asks = "Does accuracy fall for fixed exponents below 2, and only there, as in Figure 10a?"
@@ -196,7 +208,13 @@ def show_row(axis: Axes, record: Record, which: str, label: str) -> None:
 
 EXTRAS = {
     "image_classification": Extras(
-        exponent_tables, {"accuracy": draw_accuracy, "exponents": draw_exponents, "fixed": draw_fixed}
+        exponent_tables,
+        {"accuracy": draw_accuracy, "exponents": draw_exponents, "fixed": draw_fixed},
+        {
+            "accuracy": accuracies,
+            "exponents": lambda section: matched(section, of_first_seed(section.records)),
+            "fixed": fixed_exponents,
+        },
     ),
     "pixels": Extras(pictures={"samples": draw_samples}),
 }

@@ -35,6 +35,7 @@ TITLES = {
     "pixels": "Image models",
     "image_classification": "Vision Transformers",
     "copy": "Copy task",
+    "recall": "Associative recall",
     "": "Runs that have not begun",
 }
 HEADER = (

@@ -1,7 +1,7 @@
 """Markdown tables and the figures in them, and sentences on the seeds and machines of several records."""
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,10 +80,27 @@ class Section:
 
 @dataclass(frozen=True)
 class Extras:
-    """Extras of the page of one measure: further tables of a section, and pictures by their titles."""
+    """Extras of the page of one measure: further tables of a section, and pictures by their titles.
+
+    `needs` says, by title, of what a picture is drawn; a section without it has no such picture.
+    """
 
     tables: Callable[[Section], list[str]] = lambda section: []
     pictures: Mapping[str, Callable[[Section, str, Path], None]] = field(default_factory=dict)
+    needs: Mapping[str, Callable[[Section], Sized]] = field(default_factory=dict)
+
+    def drawn(self, section: Section) -> dict[str, Callable[[Section, str, Path], None]]:
+        """The pictures of a section, by title."""
+        return {
+            title: draw
+            for title, draw in self.pictures.items()
+            if title not in self.needs or self.needs[title](section)
+        }
+
+
+def finite(points: Sequence[Sequence[float | None]]) -> list[tuple[float, float]]:
+    """The points of a curve without those whose figure was not a number, which a record has as None."""
+    return [(x, y) for x, y in points if x is not None and y is not None]
 
 
 def seed_of(record: Record) -> int:

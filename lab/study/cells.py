@@ -42,7 +42,7 @@ from lab.run.recipe import (
     option,
     shortened,
 )
-from lab.store import stored
+from lab.store import Start, stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
 from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study, allows
@@ -247,6 +247,21 @@ class Cell:
         named = self.study.start not in ("", GIVEN)
         return _run_of(self.study.start, tuple(self.values.items())) if named else None
 
+    def start_mark(self) -> dict[str, Start]:
+        """The checkpoint that it starts from, as the entry `start` of its record; empty without one."""
+        if self.start is None:
+            return {}
+        mark = Start(path=shown_path(self.start), fingerprint=self.start_fingerprint())
+        if not self.plan.start:
+            mark["seed"] = self.started_from.seed
+        return {"start": mark}
+
+    def start_fingerprint(self) -> str:
+        """A short hash of the checkpoint that the command names, or of the other run's settings."""
+        if self.plan.start:
+            return known_sha256(self.plan.start)[:12]
+        return self.started_from.fingerprint()
+
     def start_flags(self) -> list[str]:
         """The flags of fairseq-train that build the model of the start and load its weights."""
         if self.start is None:
@@ -283,10 +298,8 @@ class Cell:
         what the data are.
         """
         further = []
-        if self.plan.start:
-            further.append(known_sha256(self.plan.start)[:12])
-        elif self.started_from:
-            further.append(self.started_from.fingerprint())
+        if self.start:
+            further.append(self.start_fingerprint())
         if self.study.data:
             further.append(shown_path(self.filled_in(self.study.data)))
         return fingerprint([self.experiment.settings, self.own_flags(), *further])
@@ -335,7 +348,7 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
-    choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())
+    choices = tuple(axis.choice(named[key]) for key, axis in study.axes.items())
     run = Cell(Plan(study, RUNS / name), choices, 0)
     return replace(run, seed=run.first_seed)
 

@@ -47,7 +47,7 @@ from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
 from lab.study.table import figure_of
-from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen
+from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
 
 COMMAND = "scripts/study.sh"
 SOURCE = "{source}"
@@ -265,7 +265,8 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(cells)
     with locked(cells) as held:
-        check_one_setting([*read_records(out, study), {"flags": cells[0].plan.flags}], out)
+        future = {"flags": cells[0].plan.flags, **cells[0].start_mark()}
+        check_one_setting([*read_records(out, study), future], out)
         prepare_data(cells, source)
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
@@ -275,6 +276,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
             if all(cell.record() for cell in tried):
                 break
             failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
+        failures += without_score(cells)
         cells = with_chosen(cells)
         failures += run_missing(study.name, cells, places, held)
         if study.best:
@@ -297,12 +299,17 @@ def check_out(cells: Sequence[Cell]) -> None:
 
 
 def check_starts(cells: Iterable[Cell]) -> None:
-    """UserError for a cell whose checkpoint is missing."""
+    """UserError for a cell whose checkpoint is missing, or that of a run which has not finished."""
     for cell in cells:
-        path = cell.start
+        path, run = cell.start, None if cell.plan.start else cell.started_from
         if path is not None and not path.is_file():
-            hint = f"run scripts/study.sh {cell.study.start} first, or " if not cell.plan.start else ""
+            hint = f"run scripts/study.sh {cell.study.start} first, or " if run else ""
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
+        if run and not run.is_recorded:
+            raise UserError(
+                f"the training in {shown_path(run.folder)} has not finished; run scripts/study.sh "
+                f"{cell.study.start} first"
+            )
 
 
 def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:

@@ -85,7 +85,6 @@ Words = Annotated[tuple[Text, ...], BeforeValidator(lambda given: as_list(given)
 """One text, or a list of them."""
 Count = Annotated[int, Strict(), Field(gt=0)]
 Number = Annotated[float, Strict()]
-PlottedBy = Literal["updates", "seconds"]
 Only = dict[Text, Words]
 """The choices of an axis that count."""
 
@@ -130,7 +129,6 @@ class StudyKeys(Keys):
     answer: Text = ""
     notes: Text = ""
     extras: Annotated[bool, Strict()] = False
-    hooks: Text = ""
 
 
 class ChoiceKeys(Keys):
@@ -388,8 +386,8 @@ def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> 
 
 
 def read_extras(path: Path, keys: StudyKeys, axes: Mapping[str, Axis]) -> bool:
-    """The key `extras`, once called `hooks`; UserError where the study lacks their axes."""
-    chosen, wanted = MEASURES[keys.evaluate], keys.extras or bool(keys.hooks)
+    """The key `extras`; UserError where the study lacks their axes."""
+    chosen, wanted = MEASURES[keys.evaluate], keys.extras
     if wanted and not (chosen.extras and set(chosen.needs) <= set(axes)):
         needed = f" without the axes {', '.join(chosen.needs)}" if chosen.extras else ""
         raise UserError(f"{path}: evaluate: {keys.evaluate} has no extras{needed}; leave them out")
@@ -524,6 +522,8 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
         raise UserError(f"{where}: {keys.axis!r} is not a setting; use letters, digits and _")
     if bad := [value for value in keys.values if "/" in value]:
         raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
+    if len({*keys.values}) < len(keys.values):
+        raise UserError(f"{where}: a value stands twice in {', '.join(keys.values)}")
     if keys.bracket and not all(map(is_positive, keys.values)):
         raise UserError(f"{where}: bracket needs values that are numbers above 0")
     check_only(keys.only, axes, where)
@@ -598,8 +598,8 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
     rows = (*rows, *test.among)
     check_claimed(rows, row_axes, where)
     check_only(keys.only, axes, where)
-    if test.examples and kind != "difference":
-        raise UserError(f"{where}: examples belongs to a difference of accuracies, not to {kind}")
+    if test.examples and kind not in ("difference", *EXTREMES):
+        raise UserError(f"{where}: examples belongs to accuracies that are compared, not to {kind}")
     reasons = [(REASONS[key], said) for key in REASONS if (said := getattr(keys, key))]
     if len(reasons) > 1:
         raise UserError(f"{where}: write one of {', '.join(REASONS)}")

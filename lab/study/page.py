@@ -38,12 +38,14 @@ from lab.publish.tables import (
     MEASURED,
     Extras,
     Section,
+    finite,
     grouped,
     markdown_table,
     measured_on,
     note_of_seed,
     of_first_seed,
     over_seeds,
+    seed_of,
 )
 from lab.run.recipe import given_settings
 from lab.store import STORE, place_of
@@ -100,7 +102,9 @@ class Answer:
         """The records of a row; NotMeasured if there are none, UserError if it names no cell or several."""
         axes, named = self.study.axes, row.split("/")
         known = {name for axis in axes.values() for name in axis.choices}
-        found = [one for one in self.records if Counter(named) <= Counter(map(str, one["cell"].values()))]
+        found = [
+            one for one in self.records if Counter(named) <= Counter(str(one["cell"][name]) for name in axes)
+        ]
         if not found and (not all(axis.closed for axis in axes.values()) or known.issuperset(named)):
             raise NotMeasured(row)
         apart = [name for name in axes if not self.study.best or name != self.study.best.axis]
@@ -149,7 +153,7 @@ class Answer:
         check_known(
             says, [claim.says for claim in self.study.claims], f"{self.study.path}: answer: no claim {says!r}"
         )
-        raise NotMeasured(group)
+        raise NotMeasured(group or says)
 
 
 class NotMeasured(Exception):
@@ -296,14 +300,17 @@ class Picture:
 
 
 def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Picture]:
-    """The pictures of a page: the curves of each group, and those that only the study's measure has."""
-    found = []
-    for name, group in groups_of(study, records).items():
+    """The pictures of a page: the curves of each group, and those that only the study's measure has.
+
+    They show no records of earlier settings.
+    """
+    found, present = [], [record for record in records if OLDER not in record]
+    for name, group in groups_of(study, present).items():
         source = fingerprint([study.name, study.plot, group, LOOK])
         has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
         draws = {"curves": partial(draw_curves, study, group)} if has_curves else {}
         section = section_of(study, group)
-        draws |= {title: partial(draw, section) for title, draw in extras_of(study).pictures.items()}
+        draws |= {title: partial(draw, section) for title, draw in extras_of(study).drawn(section).items()}
         for title, draw in draws.items():
             path = out / f"{'-'.join([*name, title])}.png"
             found.append(Picture(name, path, source, partial(draw, source)))
@@ -334,7 +341,8 @@ def shown_records(study: Study, out: Path) -> list[Record]:
 def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     """The records with the study's present settings; older ones only where a row has no present record.
 
-    The latter are marked as `OLDER`: a table names them, and no verdict counts them.
+    The latter are marked as `OLDER`: a table names them, and no verdict counts them. Of a tuned row only the
+    records with the value of its first seed are present ones: tuning that went on may have chosen another.
     """
     best = study.best.axis if study.best else ""
 
@@ -344,21 +352,27 @@ def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     found = []
     for group in grouped(records, row).values():
         current = [record for record in group if is_current(study, record)]
+        current = [one for one in current if chosen_in(one) == chosen_in(min(current, key=seed_of))]
         found += current or [{**record, OLDER: True} for record in group]
     return found
+
+
+def chosen_in(record: Record) -> str | None:
+    """The value of the tuned setting; None if the record is of a cell that was not tuned."""
+    return record.get("tuned", {}).get("chosen")
 
 
 def is_current(study: Study, record: Record) -> bool:
     """Whether a record was measured with the settings that the study gives its cell now."""
     cell = record["cell"]
     try:
-        found = [axis.choose([cell[name]]) for name, axis in study.axes.items()]
+        choices = tuple(axis.choice(cell[name]) for name, axis in study.axes.items())
     except UserError:  # a choice that the study no longer has
         return False
-    choices = tuple(one for [one] in found)
     plan = Plan(study, Path(), flags=tuple(record["flags"]))
-    now = Cell(plan, choices, cell["seed"], chosen=record.get("tuned", {}).get("chosen"))
-    if not now.exists():
+    now = Cell(plan, choices, cell["seed"], chosen=chosen_in(record))
+    tuned = now.tuned_axis if now.is_tuned else None
+    if not now.exists() or record.get("tuned", {}).get("setting") != tuned:
         return False
     # With `start: given` the fingerprint includes the checkpoint's, and the checkpoint may not be here.
     same = study.start == GIVEN or record[FINGERPRINT] == now.fingerprint()
@@ -376,28 +390,29 @@ def note_of_older(records: Sequence[Record]) -> str:
 
 @contextmanager
 def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
-    """UserError, naming the record, where the extras of the measure miss a figure."""
+    """UserError where the extras of the measure miss a figure of a record, which it names."""
     try:
         yield
     except UserError:
         raise
     except MALFORMED as error:
-        path = out / place_of(_malformed(study, records))
+        if (record := _malformed(study, records)) is None:
+            raise
         raise UserError(
-            f"{shown_path(path)} lacks figures that the page shows, or has them in another form "
-            f"({type(error).__name__}: {error}); move it away to measure its cell again"
+            f"{shown_path(out / place_of(record))} lacks figures that the page shows, or has them in another "
+            f"form ({type(error).__name__}: {error}); move it away to measure its cell again"
         ) from error
 
 
-def _malformed(study: Study, records: Sequence[Record]) -> Record:
-    """The record without which the page can be written; the first one if there is no such record."""
+def _malformed(study: Study, records: Sequence[Record]) -> Record | None:
+    """The record without which the page can be written; None if there is no such record."""
     for record in records:
         try:
             write_page(study, [one for one in records if one is not record])
         except MALFORMED:
             continue
         return record
-    return records[0]
+    return None
 
 
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
@@ -413,6 +428,7 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
 
 
 def _publish(study: Study, out: Path, check: bool) -> list[Path]:
+    gathered = gather(out, study, check) if is_published(out) else []
     records = shown_records(study, out)
     if not records:
         return []
@@ -424,7 +440,6 @@ def _publish(study: Study, out: Path, check: bool) -> list[Path]:
         if not check:
             for picture in old:
                 picture.draw(picture.path)
-        gathered = gather(out, study, check) if is_published(out) else []
         return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old), *gathered]
 
 
@@ -457,10 +472,16 @@ def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) ->
 
 
 def check_one_setting(records: Sequence[Record], out: Path) -> None:
-    """UserError for records that no table can join: with other flags of the user, or other data of one name.
+    """UserError for records that no table can join.
 
-    Only the flags of a future record are known.
+    Those have other flags of the user, started from other checkpoints that he named, or have other data of
+    one name. Only flags and start of a future record are known.
     """
+    started = [one["start"] for one in records if "start" in one]
+    if len({one["fingerprint"] for one in started if "seed" not in one}) > 1:
+        raise UserError(
+            f"{shown_path(out)} holds cells that started from different checkpoints; give each its own --out"
+        )
     if len({tuple(record["flags"]) for record in records}) > 1:
         raise UserError(
             f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
@@ -487,7 +508,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     for by in plotted_by(study.plot):
         curves = []
         for key, [record, *_] in rows.items():
-            if points := record["training"]["curves"].get(study.plot["curves"], []):
+            if points := finite(record["training"]["curves"].get(study.plot["curves"], [])):
                 x, y = zip(*points, strict=True)
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]

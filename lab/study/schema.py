@@ -36,7 +36,6 @@ EXPRESSION = re.compile(
 )
 FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
 COUNT = "count"
-ABSENT = object()
 SECTIONS = ("found", "training")
 
 
@@ -148,6 +147,13 @@ class Axis:
             else:
                 found[word] = self.value(word)
         return list(found.values())
+
+    def choice(self, name: str) -> Choice:
+        """The choice of this name alone; UserError if there is none."""
+        found = next((one for one in self.choose([name]) if one.name == name), None)
+        if found is None:
+            raise UserError(f"--{self.name} {name}: there is no such choice")
+        return found
 
     def value(self, word: str) -> Choice:
         """The choice of an open axis for a value that the YAML does not name."""

@@ -242,7 +242,7 @@ def judge(
     if standing and (claim.kind in PAIRS or rows[0] in standing or len(left) < 2):
         return Verdict(NOT_COMPARABLE, words)
     if claim.kind in EXTREMES:
-        verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest")
+        verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest", examples)
         decided = verdict.outcome != CONFIRMED or not standing
         return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
     first, second = values[rows[0]], values[rows[1]]
@@ -279,7 +279,7 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
                 values,
                 at_baseline(rows, study.baselines),
                 spec.paper_values(rows),
-                [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
+                [row_name(key) for key, group in rows.items() if any(map(is_unbracketed, group))],
                 fewest_examples(claim, rows),
             )
         theirs = {row_name(key): spec.paper_figure(key) for key in rows}

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lab.errors import UserError
 from lab.store import Tuned
 from lab.study.cells import Cell
 from lab.study.schema import TUNED_BY, Tune
@@ -37,19 +36,20 @@ def tuning_cells(cell: Cell) -> list[Cell]:
     """The runs in which the setting of `cell` is chosen, of the first seed.
 
     With `bracket`, once all of them are finished and the best value is the least or the largest, there is one
-    more, of half or twice that value; at most GROWTH in all.
+    more, of half or twice that value; of half the least if all have diverged. At most GROWTH in all.
     """
     tune = cell.study.tune
     assert tune is not None
     values, most = list(tune.values), len(tune.values) + (GROWTH if tune.bracket else 0)
     while len(values) < most:
         runs = _tuning_runs(cell, values)
-        if any(run.record() is None for run in runs) or not (scores := _scores(runs)):
+        if any(run.record() is None for run in runs):
             break
-        best, in_order = _best_of(scores, tune), sorted(values, key=float)
+        scores, in_order = _scores(runs), sorted(values, key=float)
+        best = _best_of(scores, tune) if scores else in_order[0]
         if best not in (in_order[0], in_order[-1]):
             break
-        values.append(f"{float(best) * (2 if best == in_order[-1] else 0.5):g}")
+        values.append(f"{float(best) * (2 if scores and best == in_order[-1] else 0.5):g}")
     return _tuning_runs(cell, values)
 
 
@@ -69,19 +69,22 @@ def with_chosen(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def best_value(cell: Cell) -> str | None:
-    """The value of the tuned setting with the best score; None until all runs are finished.
-
-    Raises UserError if no run has a score.
-    """
+    """The value of the tuned setting with the best score; None without any, or while a run is unfinished."""
     runs = tuning_cells(cell)
-    if any(one.record() is None for one in runs):
+    if any(one.record() is None for one in runs) or not (scores := _scores(runs)):
         return None
-    if not (scores := _scores(runs)):
-        raise UserError(
-            f"{', '.join(cell.values.values())}: no run of tuning has logged a {cell.study.tune.by} that is "
-            "a number; choose another `by`, other values or more updates"
-        )
     return _best_of(scores, cell.study.tune)
+
+
+def without_score(cells: Iterable[Cell]) -> list[str]:
+    """What to do about each row whose runs of tuning are finished, and none has a score."""
+    rows = {tuple(cell.values.items()): tuning_cells(cell) for cell in cells if cell.is_tuned}
+    return [
+        f"{', '.join(runs[0].values.values())}: no run of tuning has logged a {runs[0].study.tune.by} that "
+        "is a number; choose another `by`, other values or more updates"
+        for runs in rows.values()
+        if all(run.record() for run in runs) and not _scores(runs)
+    ]
 
 
 def _scores(runs: Iterable[Cell]) -> dict[str, float]:

@@ -125,6 +125,7 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: tor
         data=identify(folder) if folder else None,
         training=training,
         **cell.measurement(),
+        **cell.start_mark(),
         found=found,
         environment=environment(device.type),
     )

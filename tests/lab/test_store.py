@@ -46,14 +46,20 @@ def test_settings_and_machines_are_said_once_and_a_new_record_changes_one_line()
 @pytest.mark.parametrize(("points", "kept"), [(0, 0), (1, 1), (100, 100), (101, 51), (801, 89)])
 def test_a_long_curve_is_thinned_to_equal_steps_once(tmp_path, points, kept):
     curve = [[25 * number, 1.0 / number] for number in range(1, points + 1)]
-    write_store(
-        tmp_path / "records.jsonl", [RECORDS[0] | {"training": {"updates": 3, "curves": {"train": curve}}}]
-    )
+    training = {"updates": 3, "curves": {"train": curve, "valid": curve}}
+    write_store(tmp_path / "records.jsonl", [RECORDS[0] | {"training": training}])
     [found] = read_store(tmp_path / "records.jsonl")
     thinned = found["training"]["curves"]["train"]
+    assert found["training"]["curves"]["valid"] == curve  # by which tuning chooses
     assert len(thinned) == kept and thinned[-1:] == curve[-1:] and found["training"]["updates"] == 3
     assert len({b[0] - a[0] for a, b in pairwise(thinned)}) <= 1
     assert store_text([found]) == (tmp_path / "records.jsonl").read_text(encoding="utf-8")
+
+
+def test_any_text_of_a_record_comes_back(tmp_path):
+    flags = ["--user-text", "a\u2028b\u0085c\x1cd"]
+    write_store(tmp_path / "records.jsonl", [RECORDS[0] | {"flags": flags}])
+    assert read_store(tmp_path / "records.jsonl")[0]["flags"] == flags
 
 
 def test_what_is_no_store_is_named_with_its_line(tmp_path):
@@ -65,6 +71,9 @@ def test_what_is_no_store_is_named_with_its_line(tmp_path):
             read_store(path)
     path.write_text("\n".join([*lines[:2], "<<<<<<< HEAD", *lines[2:]]), encoding="utf-8")
     with pytest.raises(UserError, match=r"line 3 begins a conflict of a merge; keep the lines of both sides"):
+        read_store(path)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"records.jsonl is not text; restore the file"):
         read_store(path)
     path.write_text("\n".join([*lines, lines[-1]]), encoding="utf-8")
     with pytest.raises(UserError, match=r"has two records of b/seed1.json"):

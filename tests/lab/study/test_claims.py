@@ -104,6 +104,22 @@ def test_an_extreme_is_told_by_means_and_paired_seeds():
     assert (found.outcome, found.effect) == (CONFIRMED, "4 beside 6 of b (3 seeds)")
 
 
+def test_a_small_test_set_tells_no_extreme():
+    rows = {"a": {1: 80.0, 2: 80.1, 3: 79.9}, "b": {1: 79.0, 2: 79.0, 3: 79.0}}
+    found = {examples: judge_extreme("ab", rows, False, examples).outcome for examples in (None, 250, 25_000)}
+    assert found == {None: CONFIRMED, 250: UNDECIDED, 25_000: CONFIRMED}
+    assert judge_extreme("ba", rows, False, 250).outcome == UNDECIDED
+    assert judge_extreme("ba", rows, False, 25_000).outcome == CONTRADICTED
+
+
+@pytest.mark.parametrize(("kind", "number"), [("at_most", 0), ("at_least", 0)])
+def test_rows_equal_seed_by_seed_have_no_direction(kind, number):
+    row = {1: 0.9, 2: 0.8, 3: 0.7}
+    found = judge_pair(row, dict(row), Bound(kind, number), ratio=False)
+    assert (found.outcome, found.effect) == (UNDECIDED, "a tie: each seed has the same in both rows")
+    assert judge_pair(row, dict(row), Bound("within", 0.1), ratio=False).outcome == CONFIRMED
+
+
 def test_only_common_seeds_are_paired():
     found = judge_pair({1: 1.0, 2: 9.0}, {2: 8.0, 3: 7.0}, Bound("at_most", 0), ratio=False)
     assert found.effect == "1 (1 seed; at most 0)"

@@ -166,7 +166,11 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
         ({"table": {"columns": [[["x"], "loss_nats", ".2f"]]}}, "columns.0.0 is ['x']; write a text"),
         ({"plot": {"curves": "train", "asks": ["x"]}}, "plot: asks is ['x']; write a text"),
         ({"axes": {"method": {"elu": {"label": ["x"]}}}, "config": "x"}, "label is ['x']; write a text"),
-        ({"hooks": "copy"}, "evaluate: copy has no extras; leave them out"),
+        ({"extras": True}, "evaluate: copy has no extras; leave them out"),
+        (
+            {"tune": {"axis": "lr", "values": [0.001, 1e-3], "updates": 3}},
+            "tune: a value stands twice in 0.001, 0.001",
+        ),
         (
             {"extras": True, "evaluate": "carried"},
             "carried has no extras without the axes model, segment, way",

@@ -9,9 +9,10 @@ import torch
 
 from lab.commands import finetune_glue
 from lab.errors import UserError
-from lab.files import ROOT, read_json, run_lock
+from lab.files import ROOT, read_json, run_lock, shown_path, write_json
 from lab.run import glue as glue_flags
 from lab.run.log import read_records
+from lab.study import cells as study_cells
 from lab.study import cli
 from lab.study.cli import check_starts
 from lab.study.declaration import read_study
@@ -207,6 +208,28 @@ def test_a_start_that_another_study_makes(tmp_path):
     (source,) = cells(roberta, {"method": ["lln"]})
     changed = replace(source, plan=replace(source.plan, flags=("--dropout", "0.1")))
     assert source.fingerprint() != changed.fingerprint()
+    assert lln.start_mark() == {
+        "start": {
+            "path": shown_path(lln.start),
+            "fingerprint": lln.started_from.fingerprint(),
+            "seed": lln.started_from.seed,
+        }
+    }
     nowhere = replace(lln, plan=replace(lln.plan, start=tmp_path / "none.pt"))
     with pytest.raises(UserError, match="--start"):
         check_starts([nowhere])
+
+
+def test_a_start_has_finished(tmp_path, monkeypatch):
+    """Its checkpoints are there long before."""
+    monkeypatch.setattr(study_cells, "RUNS", tmp_path)
+    monkeypatch.setattr(study_cells, "_run_of", study_cells._run_of.__wrapped__)
+    [cell] = cells(read_study("roberta_glue"), {"method": ["lln"], "task": ["MRPC"], "lr": ["0.001"]})
+    with pytest.raises(UserError, match="no checkpoint .*; run scripts/study.sh roberta_short first"):
+        check_starts([cell])
+    cell.start.parent.mkdir(parents=True)
+    cell.start.touch()
+    with pytest.raises(UserError, match="has not finished; run scripts/study.sh roberta_short first"):
+        check_starts([cell])
+    write_json(cell.started_from.record_path, {})
+    check_starts([cell])

@@ -22,10 +22,11 @@ from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
 from lab.study.page import publish, shown_records, tuned_table, write_page
 from lab.study.records import best_records, read_records
-from lab.study.schema import ABSENT, Best, PaperColumn, follow, parse_expression
+from lab.study.schema import Best, PaperColumn, follow, parse_expression
 from lab.study.table import AT_BASELINE, verdicts, write_table
 from tests.lab.study.conftest import cells, made_up, record_of, write_record
 
+ABSENT = object()
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
 METHODS = {
     name: {"plan": plan} for name, plan in (("softmax", "softmax"), ("elu", "elu"), ("norm-t1", "norm"))
@@ -141,6 +142,8 @@ def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
     places = [next(i for i, part in enumerate(page) if part.startswith(word)) for word in beginnings]
     assert places == sorted(places)
     assert "There is no answer yet: softmax has not been measured." in write_page(study, RECORDS[:3])
+    by_seed = study_with(answer="{{median('loss_nats', 'elu/1', '.1f')}}")  # a seed is no choice
+    assert "There is no answer yet: elu/1 has not been measured." in write_page(by_seed, RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -355,6 +358,68 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
 
 
+def tuned_record(seed, chosen, values):
+    tuned = {"setting": "lr", "by": "valid_loss", "chosen": chosen, "tried": dict.fromkeys(values, 1.0)}
+    return {**made_up("elu", seed, loss_nats=0.1 * seed), "tuned": tuned}
+
+
+def write_tuned(study, out, record):
+    [cell] = cells(study, {"method": ["elu"]}, out=out)
+    write_record(replace(cell, seed=record["cell"]["seed"], chosen=record["tuned"]["chosen"]), record)
+
+
+def test_a_record_counts_only_if_the_study_tunes_its_cell_as_it_was_tuned(study_with, tmp_path):
+    tune = {"axis": "lr", "values": [0.1, 0.2, 0.4], "updates": 3}
+    tuning, out = study_with(tune=tune), tmp_path / "out"
+    written(tuning, out, [made_up("elu", 1, loss_nats=0.1)])
+    assert "counted in no verdict: tiny/elu." in write_page(tuning, shown_records(tuning, out))
+    write_tuned(tuning, out, tuned_record(1, "0.2", ["0.1", "0.2", "0.4"]))
+    assert "earlier settings" not in write_page(tuning, shown_records(tuning, out))
+    for others in ({**tune, "only": {"method": "softmax"}}, None):
+        not_tuning = study_with(tune=others)
+        assert "counted in no verdict: tiny/elu." in write_page(not_tuning, shown_records(not_tuning, out))
+
+
+def test_a_row_has_the_tuned_value_of_its_first_seed(study_with, tmp_path):
+    """As long as the seeds of an earlier choice have not been measured again."""
+    study = study_with(tune={"axis": "lr", "values": [0.1, 0.2, 0.4], "updates": 3})
+    write_tuned(study, tmp_path, tuned_record(1, "0.2", ["0.1", "0.2", "0.4"]))
+    write_tuned(study, tmp_path, tuned_record(2, "0.4", ["0.2", "0.4"]))
+    assert [record["cell"]["seed"] for record in shown_records(study, tmp_path)] == [1]
+
+
+def test_a_choice_that_is_gone_is_not_those_whose_names_it_begins(study_with, tmp_path):
+    methods = {"lln": {"plan": "lln"}, "lln-1": {"plan": "lln", "lln_alpha": 1.0}}
+    before = study_with(axes={"preset": ["tiny"], "method": methods}, claims=[])
+    written(before, tmp_path, [made_up("lln", 1, loss_nats=0.1), made_up("lln-1", 1, loss_nats=0.2)])
+    now = study_with(axes={"preset": ["tiny"], "method": {"lln-1": methods["lln-1"], "lln-2": {}}}, claims=[])
+    assert "counted in no verdict: tiny/lln." in write_page(now, shown_records(now, tmp_path))
+
+
+def test_pictures_show_neither_earlier_settings_nor_missing_points(study_with, tmp_path):
+    before = study_with(claims=[])
+    written(before, tmp_path, RECORDS[:1])
+    methods = {"softmax": {"plan": "softmax"}, "elu": {"plan": "elu", "dropout": 0.1}}
+    now = study_with(axes={"preset": ["tiny"], "method": methods}, claims=[])
+    assert [path.name for path in publish(now, tmp_path)] == ["README.md"]
+    record = made_up("softmax", 1, loss_nats=2.0)
+    record["training"]["curves"]["train"] = [[1, 3.0], [2, None], [3, 2.0]]
+    written(now, tmp_path, [record])
+    assert [path.name for path in publish(now, tmp_path)] == ["README.md", "tiny-curves.png"]
+
+
+def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp_path):
+    study, start = read_study(study_file), {"path": "a.pt", "fingerprint": "a"}
+    records = [{**record, "start": start} for record in RECORDS[:2]]
+    written(study, tmp_path, records)
+    assert shown_records(study, tmp_path)
+    written(study, tmp_path, [{**RECORDS[2], "start": {**start, "fingerprint": "b"}}])
+    with pytest.raises(UserError, match="started from different checkpoints; give each its own --out"):
+        shown_records(study, tmp_path)
+    written(study, tmp_path, [{**RECORDS[2], "start": {**start, "fingerprint": "b", "seed": 1}}])
+    assert shown_records(study, tmp_path)  # of runs of another study, one for each method
+
+
 @pytest.mark.parametrize("notes", ["{{settings.nothing.here}}", "{{1 / 0}}"])
 def test_notes_that_cannot_be_filled_in(notes, study_with):
     with pytest.raises(UserError, match="notes cannot be filled in"):
@@ -407,6 +472,16 @@ def test_a_folder_with_a_store_takes_the_records_into_it(study_file, tmp_path):
     assert read_records(out, study) == before
     found = [record for cell in cells(study, seeds=3, out=out) if (record := cell.record())]
     assert len(found) == len(before) and all(record in before for record in found)
+
+
+def test_a_picture_shows_the_curves_of_the_store(study_file, tmp_path):
+    study, record = read_study(study_file), made_up("elu", 1, loss_nats=0.1)
+    record["training"]["curves"]["train"] = [[update, 1 / update] for update in range(1, 200)]
+    written(study, tmp_path, [record])
+    (tmp_path / STORE).touch()
+    assert publish(study, tmp_path)
+    [kept] = read_records(tmp_path, study)
+    assert len(kept["training"]["curves"]["train"]) == 100 and publish(study, tmp_path, check=True) == []
 
 
 def test_one_process_at_a_time_publishes_into_a_folder(study_file, tmp_path, monkeypatch):

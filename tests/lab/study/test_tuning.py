@@ -10,7 +10,7 @@ from lab.files import write_json
 from lab.run.recipe import option
 from lab.study.cells import check_flags
 from lab.study.declaration import read_study
-from lab.study.tuning import best_value, runs_of_tuning, tuning_cells, with_chosen
+from lab.study.tuning import best_value, runs_of_tuning, tuning_cells, with_chosen, without_score
 from tests.lab.study.conftest import cells, record_of, write_record
 
 
@@ -39,6 +39,7 @@ def tuned(cell, curves, name="valid"):
         ({"0.01": 3.0, "0.02": 2.0, "0.04": 1.0, "0.08": math.nan}, "0.04"),
         ({"0.01": 2.0, "0.02": 3.0, "0.005": 1.0, "0.0025": 1.5}, "0.005"),
         ({f"{0.01 * 2**n:g}": 9.0 - n for n in range(10)}, f"{0.01 * 2**9:g}"),
+        ({"0.01": math.nan, "0.02": math.nan, "0.005": math.nan, "0.0025": 2.0, "0.00125": 3.0}, "0.0025"),
     ],
 )
 def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses, chosen):
@@ -76,9 +77,11 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
     assert tuned(cell, ([[1, 2.0]], [[1, 2.5]])) == "1"
     write_json(first.record_path, {**first.record(), "diverged": "at update 2"})
     assert best_value(cell) == "2"
+    assert without_score([cell]) == []
     for curve in ([], [[1, math.inf]]):
-        with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
-            tuned(cell, (curve, curve))
+        assert tuned(cell, (curve, curve)) is None and with_chosen([cell]) == []
+        [advice] = without_score([cell])
+        assert advice.startswith("tiny, elu: no run of tuning has logged a valid_loss that is a number")
 
 
 def test_only_some_choices_are_tuned(study_with, tmp_path):

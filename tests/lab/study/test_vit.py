@@ -1,5 +1,9 @@
 """The study of Vision Transformers: the papers' rows, exponents in training, fixed exponents."""
 
+from dataclasses import replace
+
+import pytest
+
 from lab.papers import read_table
 from lab.publish import images
 from lab.study.declaration import read_study
@@ -109,3 +113,27 @@ def test_the_pictures_are_drawn_of_every_method(tmp_path):
     for picture in pictures:
         picture.draw(picture.path)
         assert picture.is_current()
+
+
+@pytest.mark.parametrize(
+    ("methods", "titles"),
+    [
+        (["softmax", "t1"], ["accuracy"]),
+        (["lln_diag-2"], ["fixed"]),
+        (["lln_diag"], ["accuracy", "exponents"]),
+    ],
+)
+def test_a_picture_without_anything_to_show_is_left_out(tmp_path, methods, titles):
+    pictures = pictures_of(STUDY, [record(name) for name in methods], tmp_path)
+    assert [picture.path.name for picture in pictures] == [f"digits-{title}.png" for title in titles]
+    for picture in pictures:
+        picture.draw(picture.path)
+
+
+def test_an_attention_of_one_s_own_has_a_curve(tmp_path):
+    method = replace(STUDY.axes["method"].choices["t1"], name="mine")
+    axis = replace(STUDY.axes["method"], choices={"mine": method})
+    study = replace(STUDY, axes={**STUDY.axes, "method": axis})
+    [picture] = pictures_of(study, [record("mine")], tmp_path)
+    picture.draw(picture.path)
+    assert picture.is_current()
