@@ -108,11 +108,13 @@ def judge_bound(largest: float, bound: float) -> Verdict:
     return judge_fact(largest <= bound, _loose(bound / largest) if loose else "")
 
 
-def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: float = 0.0) -> Verdict:
+def judge_pair(
+    first: Seeds, second: Seeds, bound: Bound, ratio: bool, examples: int | None = None
+) -> Verdict:
     """The verdict on the ratio or the difference of two rows, paired by seed.
 
-    `noise` is half the width of the interval that the size of the test set leaves to a difference
-    (`test_set_noise`). Rows that are equal seed by seed bear out a claimed tie, and decide no other claim.
+    The rows may be accuracies over `examples`, whose number leaves noise to a difference. Rows that are equal
+    seed by seed bear out a claimed tie, and decide no other claim.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -124,7 +126,8 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
     if ratio and min(*ours, *theirs) <= 0:
         return Verdict(UNDECIDED, "the ratio is defined for positive figures only")
     effects = [math.log(x / y) if ratio else x - y for x, y in zip(ours, theirs, strict=True)]
-    effect, found = statistics.fmean(effects), interval(effects).widened(noise)
+    effect = statistics.fmean(effects)
+    found = interval(effects).widened(_noise(first, second, examples))
     if ratio:
         effect, found = math.exp(effect), Interval(math.exp(found.low), math.exp(found.high))
     elif abs(effect) < ROUNDING * max(map(abs, ours)):
@@ -156,8 +159,7 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, examples: i
         return Verdict(UNDECIDED, "no seed is in the other rows")
 
     def gap(row: str, errors: float) -> Interval:
-        noise = test_set_noise(_mean(own), _mean(values[row]), examples) if examples else 0.0
-        return interval(gaps[row], errors).widened(noise)
+        return interval(gaps[row], errors).widened(_noise(own, values[row], examples))
 
     few = [row for row in rows[1:] if len(gaps.get(row, ())) < SEEDS]
     ahead = [row for row in gaps if row not in few and gap(row, ERRORS / len(gaps)).low > 0]
@@ -214,6 +216,11 @@ def test_set_noise(first: float, second: float, examples: int) -> float:
     """
     shares = [min(max(accuracy / 100, 0.0), 1.0) for accuracy in (first, second)]
     return 196.0 * math.sqrt(sum(share * (1 - share) for share in shares) / examples)
+
+
+def _noise(first: Seeds, second: Seeds, examples: int | None) -> float:
+    """`test_set_noise` of two rows; 0 for figures that are no accuracies over `examples`."""
+    return test_set_noise(_mean(first), _mean(second), examples) if examples else 0.0
 
 
 def rank_correlations(values: Values, paper: Mapping[str, float]) -> tuple[list[float], list[str]]:

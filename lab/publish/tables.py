@@ -98,9 +98,9 @@ class Extras:
         }
 
 
-def finite(points: Sequence[Sequence[float | None]]) -> list[tuple[float, float]]:
+def finite(points: Iterable[Sequence[Any]]) -> list[tuple[float, float]]:
     """The points of a curve without those whose figure was not a number, which a record has as None."""
-    return [(x, y) for x, y in points if x is not None and y is not None]
+    return [(x, y) for x, y in points if y is not None]
 
 
 def seed_of(record: Record) -> int:

@@ -237,14 +237,14 @@ class Cell:
     @property
     def start(self) -> Path | None:
         """The checkpoint that it starts from; None if it starts from random weights."""
-        if self.plan.start or self.started_from is None:
+        if (run := self.started_from) is None:
             return self.plan.start
-        return self.started_from.folder / f"checkpoint_{self.started_from.study.checkpoint}.pt"
+        return run.folder / f"checkpoint_{run.study.checkpoint}.pt"
 
     @property
     def started_from(self) -> "Cell | None":
-        """The first seed of the other study's run that it starts from; None if its study names none."""
-        named = self.study.start not in ("", GIVEN)
+        """The first seed of the other study's run that it starts from; None if it starts from no such run."""
+        named = self.study.start not in ("", GIVEN) and not self.plan.start
         return _run_of(self.study.start, tuple(self.values.items())) if named else None
 
     def start_mark(self) -> dict[str, Start]:
@@ -252,15 +252,14 @@ class Cell:
         if self.start is None:
             return {}
         mark = Start(path=shown_path(self.start), fingerprint=self.start_fingerprint())
-        if not self.plan.start:
-            mark["seed"] = self.started_from.seed
+        if run := self.started_from:
+            mark["seed"] = run.seed
         return {"start": mark}
 
     def start_fingerprint(self) -> str:
         """A short hash of the checkpoint that the command names, or of the other run's settings."""
-        if self.plan.start:
-            return known_sha256(self.plan.start)[:12]
-        return self.started_from.fingerprint()
+        run = self.started_from
+        return run.fingerprint() if run else known_sha256(self.plan.start)[:12]
 
     def start_flags(self) -> list[str]:
         """The flags of fairseq-train that build the model of the start and load its weights."""

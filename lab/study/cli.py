@@ -301,7 +301,7 @@ def check_out(cells: Sequence[Cell]) -> None:
 def check_starts(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose checkpoint is missing, or that of a run which has not finished."""
     for cell in cells:
-        path, run = cell.start, None if cell.plan.start else cell.started_from
+        path, run = cell.start, cell.started_from
         if path is not None and not path.is_file():
             hint = f"run scripts/study.sh {cell.study.start} first, or " if run else ""
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")

@@ -342,7 +342,7 @@ def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     """The records with the study's present settings; older ones only where a row has no present record.
 
     The latter are marked as `OLDER`: a table names them, and no verdict counts them. Of a tuned row only the
-    records with the value of its first seed are present ones: tuning that went on may have chosen another.
+    records with the value of its first seed are present ones: tuning may later have chosen another.
     """
     best = study.best.axis if study.best else ""
 
@@ -352,7 +352,8 @@ def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     found = []
     for group in grouped(records, row).values():
         current = [record for record in group if is_current(study, record)]
-        current = [one for one in current if chosen_in(one) == chosen_in(min(current, key=seed_of))]
+        chosen = chosen_in(min(current, key=seed_of)) if current else None
+        current = [record for record in current if chosen_in(record) == chosen]
         found += current or [{**record, OLDER: True} for record in group]
     return found
 

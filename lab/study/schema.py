@@ -138,22 +138,18 @@ class Axis:
         """
         found: dict[str, Choice] = {}
         for word in words:
-            if word in self.choices:
-                found[word] = self.choices[word]
-            elif group := [name for name in self.choices if name.startswith(f"{word}-")]:
-                found.update({name: self.choices[name] for name in group})
-            elif self.closed or not NAME.fullmatch(word):
-                raise UserError(f"--{self.name} {word}: there is no such choice{nearest(word, self.choices)}")
-            else:
-                found[word] = self.value(word)
+            group = [name for name in self.choices if name.startswith(f"{word}-")]
+            names = group if group and word not in self.choices else [word]
+            found.update({name: self.choice(name) for name in names})
         return list(found.values())
 
     def choice(self, name: str) -> Choice:
-        """The choice of this name alone; UserError if there is none."""
-        found = next((one for one in self.choose([name]) if one.name == name), None)
-        if found is None:
-            raise UserError(f"--{self.name} {name}: there is no such choice")
-        return found
+        """The choice of exactly this name; UserError if there is none."""
+        if name in self.choices:
+            return self.choices[name]
+        if self.closed or not NAME.fullmatch(name):
+            raise UserError(f"--{self.name} {name}: there is no such choice{nearest(name, self.choices)}")
+        return self.value(name)
 
     def value(self, word: str) -> Choice:
         """The choice of an open axis for a value that the YAML does not name."""

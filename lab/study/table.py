@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import mean
 
 from lab.publish.tables import by_seed, markdown_table, spread
 from lab.study.records import OLDER
@@ -34,7 +33,6 @@ from lab.verdicts import (
     judge_pair,
     range_of,
     rank_correlations,
-    test_set_noise,
     withheld,
 )
 
@@ -245,9 +243,7 @@ def judge(
         verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest", examples)
         decided = verdict.outcome != CONFIRMED or not standing
         return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
-    first, second = values[rows[0]], values[rows[1]]
-    noise = test_set_noise(mean(first.values()), mean(second.values()), examples) if examples else 0.0
-    return judge_pair(first, second, claim.bound, claim.kind == "ratio", noise)
+    return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio", examples)
 
 
 def is_unbracketed(record: Record) -> bool:
