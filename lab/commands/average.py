@@ -14,7 +14,7 @@ from lab.files import check_output, flush_to_disk, replacing, shown_path
 from lab.options.models import OF_A_FOLDER
 from lab.run.checkpoint import Checkpoint, read_checkpoint
 from lab.run.folder import keep_vocabulary
-from user_dir.checks.checkpoints import checkpoint_files
+from user_dir.checks.checkpoints import checkpoint_files, not_averaged
 from user_dir.checks.same_settings import differences, is_free_at_start
 
 NUMBERED = {
@@ -22,8 +22,6 @@ NUMBERED = {
     "--num-epoch-checkpoints": re.compile(r"checkpoint(\d+)\.pt"),
 }
 """The names that the options of `OF_A_FOLDER` stand for."""
-# Buffers of numbers that an attention has drawn: their mean is not a draw.
-DRAWN = ("eval_proj", "rotations")
 
 
 def _number(options: Namespace) -> tuple[int | None, str]:
@@ -82,11 +80,12 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     for other in checkpoints:
         check_alike(newest, other)
     made: dict[tuple[int, ...], Tensor] = {}  # a tied matrix stays one
-    model = {}
+    model, as_is = {}, not_averaged(newest.state["model"])
     for name, x in newest.state["model"].items():
         place = (x.data_ptr(), *x.shape)
         if place not in made or not x.numel():
-            made[place] = _mean(name, x, [one.state["model"][name] for one in checkpoints])
+            every = [one.state["model"][name] for one in checkpoints]
+            made[place] = x.clone() if name in as_is else _mean(every)
         model[name] = made[place]
     left_out = ("model", "last_optimizer_state", "extra_state")
     kept = {key: value for key, value in newest.state.items() if key not in left_out}
@@ -100,10 +99,8 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     }
 
 
-def _mean(name: str, newest: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    if not newest.is_floating_point() or name.rpartition(".")[2] in DRAWN:
-        return newest.clone()
-    return (sum(x.double() for x in tensors) / len(tensors)).to(newest.dtype)
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return (sum(x.double() for x in tensors) / len(tensors)).to(tensors[0].dtype)
 
 
 def is_average(path: Path) -> bool:

@@ -49,10 +49,18 @@ def test_pruned_weights_fit_the_pruned_model(arch):
         assert all(torch.equal(a, b) for a, b in zip(old.parameters(), new.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("arch", ["lln_lm", "performer_lm", "transnormer_t1"])
-def test_averaged_weights(arch):
-    """Counters are copied, weights averaged, a tied matrix once."""
-    model = build_lm(arch).train()
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("lln_lm", {}),
+        ("performer_lm", {}),
+        ("linear_transformer_lm", {"decoder_attention": "reformer", "reformer_redraw": True}),
+        ("transnormer_t1", {}),
+    ],
+)
+def test_averaged_weights(arch, options):
+    """Counters and drawn numbers are copied, weights averaged, a tied matrix once."""
+    model = build_lm(arch, **options).train()
     settings = {"ema_decay": 0.75, "ema_seed_model": None, "ema_fp32": False}
     ema = EMA(model, SimpleNamespace(**settings, ema_start_update=0, ema_update_freq=1))
     before = copy.deepcopy(model.state_dict())
@@ -60,10 +68,13 @@ def test_averaged_weights(arch):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
+        for buffer in model.buffers():
+            buffer.add_(1)
     ema.step(model, updates=1)
     for key, x in ema.get_model().state_dict().items():
         now = model.state_dict()[key]
-        wanted = 0.75 * before[key] + 0.25 * now if x.is_floating_point() else now
+        copied = not x.is_floating_point() or key.endswith(("eval_proj", "rotations"))
+        wanted = now if copied else 0.75 * before[key] + 0.25 * now
         torch.testing.assert_close(x, wanted)
 
 
@@ -116,6 +127,51 @@ def test_other_positions_do_not_start_from_the_weights():
     given["model"].absolute_positions = "sinusoidal"
     with pytest.raises(UserError, match="absolute_positions is 'none', not 'sinusoidal'"):
         check_same_settings("x.pt", saved, given, resumes=False)
+
+
+def test_cosformer_keeps_its_m_where_only_weights_are_taken_over():
+    """No weight has its size, which is the model's longest sequence by default."""
+
+    def check(resumes=False, **changes):
+        model = {"attention_backend": "auto", "_name": "cosformer_lm", "tokens_per_sample": 32}
+        given = {"cosformer_length": None, "max_target_positions": None, **model}
+        groups = ({"model": Namespace(**one), "task": Namespace()} for one in (given, {**given, **changes}))
+        check_same_settings("x.pt", *groups, resumes=resumes)
+
+    for same in ({}, {"max_target_positions": 64, "cosformer_length": 32}, {"decoder_dropout": 0.1}):
+        check(**same)
+    for other in ({"tokens_per_sample": 64}, {"max_target_positions": 64}, {"cosformer_length": 64}):
+        with pytest.raises(UserError, match="cosformer_length is 32, not 64"):
+            check(**other)
+
+
+def test_a_tied_matrix_takes_no_two_matrices():
+    """Loading would keep the output's and lose the embeddings, as if all were well."""
+    untied, tied = (
+        build_lm("transnormer_t1", no_share_decoder_input_output_embed=no) for no in (True, False)
+    )
+    with pytest.raises(
+        UserError, match=r"output_projection.weight are one matrix .*--no-share-decoder-input"
+    ):
+        tied.load_state_dict(untied.state_dict())
+    untied.load_state_dict(tied.state_dict())
+    tied.load_state_dict(untied.state_dict())  # equal now
+    encoder = build_roberta("roberta_linear", untie_weights_roberta=True)
+    with pytest.raises(UserError, match=r"lm_head.weight .* differ .*--untie-weights-roberta"):
+        build_roberta("roberta_linear").load_state_dict(encoder.state_dict())
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+def test_heads_with_spectral_norm_are_loaded(from_checkpoint):
+    options = {"spectral_norm_classification_head": True, "load_checkpoint_heads": from_checkpoint}
+    model, other = (build_roberta("roberta_linear", **options) for _ in range(2))
+    model.register_classification_head("task", num_classes=3)
+    if not from_checkpoint:
+        other.register_classification_head("task", num_classes=3)
+    other.load_state_dict(model.state_dict())
+    words = sentences([7, 12])
+    scores = [one.eval()(words, classification_head_name="task")[0] for one in (model, other)]
+    assert torch.equal(*scores)
 
 
 def test_only_the_data_of_long_range_arena_decide_what_is_left_open():

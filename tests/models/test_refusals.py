@@ -52,6 +52,14 @@ def test_evaluation_leaves_no_sample_out(commands, checkpoint):
         evaluate(commands.data, checkpoint, *tokens, "--num-shards", 99, "--shard-id", 98)
 
 
+def test_a_shorter_sample_leaves_the_model_its_positions(checkpoint):
+    """fairseq-validate gives --tokens-per-sample to the model, too."""
+    for length in (128, 16):
+        overrides = {"tokens_per_sample": length}
+        [model], cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
+        assert cfg.task.tokens_per_sample == length and model.decoder.max_target_positions == 128
+
+
 def test_an_ensemble_by_its_names_or_a_wildcard(commands, trained, tmp_path):
     """Names may hold colons and wildcards themselves; validation takes one model."""
     odd = tmp_path / "a:b [1]@*.pt" / "x.pt"
@@ -80,6 +88,30 @@ def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
     assert noted("--lln-a", "2", "--decoder-attention", "lln") == []
     [said] = noted("--decoder-attention", "lln", "--norm-feature-map", "elu")
     assert said.startswith("--norm-feature-map does nothing")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--decoder-ffn-embed-dim 64", "the layers have a GLU (--decoder-ffn glu)"),
+        ("--activation-fn gelu", "the layers have a GLU (--decoder-ffn glu)"),
+        ("--glu-dim 64 --decoder-ffn ffn", "the layers have an FFN (--decoder-ffn ffn)"),
+        ("--adaptive-input-cutoff 5,10", "it needs --adaptive-input"),
+        ("--tie-adaptive-proj", "it needs --tie-adaptive-weights"),
+        (
+            "--decoder-output-bias learned --adaptive-softmax-cutoff 5",
+            "--adaptive-softmax-cutoff overrules it",
+        ),
+        ("--absolute-positions none --decoder-learned-pos", "--decoder-learned-pos overrules it"),
+        ("--decoder-ffn-embed-dim 64 --decoder-ffn ffn", None),
+        ("--glu-dim 64 --activation-dropout 0.1", None),
+    ],
+)
+def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, caplog):
+    arguments = [*commands.train(commands.data)[3:], *words.split()]
+    options.parse_args_and_arch(options.get_training_parser(), arguments)
+    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+    assert found == ([f"{words.split()[0]} does nothing: {said}"] if said else [])
 
 
 def test_data_of_a_tokeniser_without_it_are_noted(caplog, tmp_path):

@@ -18,6 +18,13 @@ UNREADABLE = "is not a fairseq checkpoint: its configuration cannot be read; nam
 # The lines of torch's message in which a model and the weights differ.
 MISFIT = re.compile(r"^\s*((?:Missing key|Unexpected key|size mismatch for).*)$", re.MULTILINE)
 
+# Buffers of numbers that an attention has drawn.
+DRAWN = ("eval_proj", "rotations")
+# Options that keep the output matrix apart from the embeddings, by a part of its name.
+UNTIES = {
+    "lm_head": "--untie-weights-roberta",
+    "output_projection": "--no-share-decoder-input-output-embed",
+}
 # Settings that give a model's longest sequence; the first one present counts.
 POSITIONS = ("max_target_positions", "max_positions", "tokens_per_sample")
 
@@ -104,27 +111,66 @@ def configuration(path: str, state: Mapping[str, Any]) -> dict[str, Namespace]:
         raise UserError(f"{path} {UNREADABLE}") from None
 
 
-def check_positions(path: str, state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """UserError where a command's `--tokens-per-sample` would give the model more positions than it has.
+def own_positions(path: str, state: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, int]:
+    """Settings that keep the positions of the model in a checkpoint, whatever a command's sample is.
 
-    fairseq-validate sets it for the model, too, whose positions follow from it unless they were given.
+    fairseq-validate sets `--tokens-per-sample` for the model, too, whose positions follow from it unless they
+    were given.
 
     Args:
         path: of the checkpoint, for the message.
         state: its content.
         overrides: settings that replace the checkpoint's own.
+
+    Raises:
+        UserError: where the sample has more tokens than the model has positions.
     """
     wanted = overrides.get("tokens_per_sample")
     if wanted is None or {"max_target_positions", "max_positions"} & overrides.keys():
-        return
-    groups = [vars(group) for group in configuration(path, state).values()]
-    sizes = (group.get(name) for name in POSITIONS for group in groups)
-    positions = next((size for size in sizes if isinstance(size, int)), wanted)
+        return {}
+    settings = {name: vars(group) for name, group in configuration(path, state).items()}
+    positions = positions_in(settings) or wanted
     if wanted > positions:
         raise UserError(
             f"--tokens-per-sample is {wanted}, more than the {positions} positions of the model in {path}; "
             f"give {positions} or less"
         )
+    return {name: positions for name in POSITIONS[:2] if settings["model"].get(name, positions) is None}
+
+
+def positions_in(settings: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """The longest sequence of a model, from the settings of model and task; None if they leave it open."""
+    sizes = (settings[group].get(name) for name in POSITIONS for group in ("model", "task"))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def not_averaged(weights: Mapping[str, Any]) -> set[str]:
+    """The names of whole numbers and of buffers that an attention has drawn, whose mean is not a draw."""
+    return {
+        name
+        for name, x in weights.items()
+        if isinstance(x, torch.Tensor) and (not x.is_floating_point() or name.rpartition(".")[2] in DRAWN)
+    }
+
+
+def check_tied(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
+    """UserError where the model has one matrix for two names, and the weights differ.
+
+    Loading would keep one of the two without a word. A checkpoint trained with untied embeddings is such a
+    one for a model that ties them.
+    """
+    names: dict[torch.nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = names.setdefault(parameter, name)
+        if first == name or not {first, name} <= weights.keys():
+            continue
+        one, other = weights[first], weights[name]
+        if one.shape == other.shape and not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True):
+            option = next((option for part, option in UNTIES.items() if part in name), None)
+            hint = f" ({option} keeps them apart)" if option else ""
+            raise UserError(
+                f"{first} and {name} are one matrix in the model, and differ in the checkpoint{hint}"
+            )
 
 
 def difference(error: BaseException | None) -> str:

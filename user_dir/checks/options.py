@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
@@ -11,6 +11,23 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from ..errors import UserError
 
 logger = logging.getLogger(__name__)
+
+NEEDS = (
+    ("adaptive_input", "adaptive_input_cutoff"),
+    ("adaptive_input", "adaptive_input_factor"),
+    ("adaptive_softmax_cutoff", "adaptive_softmax_dropout"),
+    ("adaptive_softmax_cutoff", "adaptive_softmax_factor"),
+    ("tie_adaptive_weights", "tie_adaptive_proj"),
+)
+"""Options without which another one does nothing."""
+OVERRULED = (
+    ("adaptive_softmax_cutoff", "decoder_output_bias"),
+    ("no_decoder_final_norm", "decoder_final_norm"),
+    ("decoder_learned_pos", "absolute_positions"),
+    ("no_token_positional_embeddings", "decoder_learned_pos"),
+    ("no_token_positional_embeddings", "absolute_positions"),
+)
+"""Options with which another one does nothing."""
 
 
 def fill_in_options(cfg: Any, arch: str | None) -> None:
@@ -24,7 +41,7 @@ def fill_in_options(cfg: Any, arch: str | None) -> None:
 
 
 def note_idle_options(given: Namespace, arch: str | None, words: Sequence[str]) -> None:
-    """Warn of options in a command's `words` whose attention is in none of the layers of `arch`.
+    """Warn of options in a command's `words` that belong to an attention or another part that `arch` lacks.
 
     `given` are the words as fairseq reads them; the rest is filled in here with the model's defaults.
     """
@@ -33,8 +50,31 @@ def note_idle_options(given: Namespace, arch: str | None, words: Sequence[str]) 
         return
     settings = {**vars(MODEL_DATACLASS_REGISTRY[arch]()), **vars(given)}
     with contextlib.suppress(UserError):  # a plan that cannot be read is refused when the model is built
-        idle = find(Namespace(**settings))
+        idle = {
+            name: f"no layer of the model has {of} attention"
+            for name, of in find(Namespace(**settings)).items()
+        }
+        idle |= dict(_options_of_missing_parts(settings))
         flags = {word.partition("=")[0] for word in words if word.startswith("--")}
         for flag in sorted(flags):
-            if name := idle.get(flag.removeprefix("--").replace("-", "_")):
-                logger.warning("%s does nothing: no layer of the model has %s attention", flag, name)
+            if reason := idle.get(flag.removeprefix("--").replace("-", "_")):
+                logger.warning("%s does nothing: %s", flag, reason)
+
+
+def _options_of_missing_parts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each option of a part that a model with these settings does not have, and why it has not."""
+    side = "decoder" if "decoder_ffn" in settings else "encoder"
+    network = settings.get(f"{side}_ffn")
+    if network == "glu":
+        # an encoder's --activation-fn is that of its masked-LM head, too
+        of_ffn = [f"{side}_ffn_activation" if side == "encoder" else "activation_fn", f"{side}_ffn_embed_dim"]
+        yield from dict.fromkeys(of_ffn, f"the layers have a GLU (--{side}-ffn glu)").items()
+    elif network == "ffn":
+        of_glu = ("glu_dim", "glu_activation", "no_glu_bias")
+        yield from dict.fromkeys(of_glu, f"the layers have an FFN (--{side}-ffn ffn)").items()
+    for needed, name in NEEDS:
+        if not settings.get(needed):
+            yield name, f"it needs --{needed.replace('_', '-')}"
+    for stronger, name in OVERRULED:
+        if settings.get(stronger):
+            yield name, f"--{stronger.replace('_', '-')} overrules it"

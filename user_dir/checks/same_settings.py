@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..errors import UserError
+from .checkpoints import positions_in
 
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
 # copies of settings of other groups. Training fills in the dictionary's fingerprint and the images' shape,
@@ -52,6 +53,8 @@ FREE_AT_START = (
 # settings only its models and its task have the second set.
 LEFT_OPEN = {"max_positions", "glu_dim", "classifier_dim", "lra_task"}
 LRA_ALONE = {"classifier_dim", "lra_task"}
+COSINE = "cosformer_length"
+"""cosFormer's M, by default the model's positions: no weight has its size."""
 HEADS = ("pooler_", "load_checkpoint_heads", "spectral_norm_", "untie_weights_roberta")
 OURS = "attention_backend"
 """A setting that every model of the plugin has."""
@@ -210,7 +213,8 @@ def check_same_settings(filename: str, saved: Mapping[str, Any], cfg: Any, resum
     if resumes:
         found += differences("task", before["task"], given["task"])
     else:
-        found = [one for one in found if not is_free_at_start(one[0])]
+        found = [one for one in found if not is_free_at_start(one[0]) and one[0] != COSINE]
+        found += _other_cosine(before, given)
     _refuse(f"{filename} holds a model", "choose another checkpoint or --save-dir", found, given["model"])
 
 
@@ -327,6 +331,15 @@ def differences(
 def is_free_at_start(name: str) -> bool:
     """Whether a setting of the model may differ where only weights are taken over."""
     return name.endswith(FREE_AT_START) or name.startswith(HEADS)
+
+
+def _other_cosine(before: Mapping[str, Settings], given: Mapping[str, Settings]) -> Iterator[Difference]:
+    """Whether cosFormer would have another M."""
+    model = before["model"]
+    plan = model.get("decoder_attention") or model.get("encoder_attention") or model.get("_name")
+    old, new = (groups["model"].get(COSINE) or positions_in(groups) for groups in (before, given))
+    if "cosformer" in str(plan) and old and new and old != new:
+        yield COSINE, old, new
 
 
 def _values(group: Any) -> dict[str, Any]:

@@ -12,15 +12,18 @@ from typing import Any, BinaryIO
 import torch
 from fairseq import checkpoint_utils, file_utils, hub_utils
 from fairseq.file_io import PathManager
+from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 
 from conventions.files import replacing
 
 from ..checks.checkpoints import (
     UNREADABLE,
     check_finite,
-    check_positions,
+    check_tied,
     checkpoint_files,
     difference,
+    own_positions,
     read_safely,
 )
 from ..checks.same_settings import OURS
@@ -81,9 +84,20 @@ def apply() -> None:
     @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(load, path, arg_overrides=None, *args, **kwargs):
         state = read_safely(Path(path))
-        check_positions(path, state, arg_overrides or {})
+        overrides = arg_overrides or {}
+        overrides = {**overrides, **own_positions(path, state, overrides)}
         with explained_checkpoint(path):
-            return load(path, arg_overrides, *args, **kwargs)
+            return load(path, overrides, *args, **kwargs)
+
+    @replaces(BaseFairseqModel, "upgrade_state_dict")
+    def upgrade_state_dict(upgrade, self, state_dict):
+        upgrade(self, state_dict)
+        check_tied(self, state_dict)
+
+    @replaces(RobertaModel, "upgrade_state_dict_named")
+    def upgrade_roberta(upgrade, self, state_dict, name):
+        with heads_of_spectral_norm(state_dict):
+            upgrade(self, state_dict, name)
 
     @replaces(checkpoint_utils, "load_model_ensemble_and_task")
     def load_model_ensemble_and_task(
@@ -214,6 +228,19 @@ def explained_weights(filenames: Sequence[str]) -> Iterator[None]:
             f"the weights in {names} do not fit the model of its settings: {difference(error)}; name a "
             "checkpoint as training has saved it, or the data folder of its training"
         ) from None
+
+
+@contextlib.contextmanager
+def heads_of_spectral_norm(state_dict: dict[str, Any]) -> Iterator[None]:
+    """fairseq reads the size of a classification head off a weight that spectral norm has renamed."""
+    heads = [key for key in state_dict if "classification_heads." in key and key.endswith("weight_orig")]
+    names = {key.removesuffix("_orig"): state_dict[key] for key in heads}
+    state_dict.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            state_dict.pop(name, None)
 
 
 @contextlib.contextmanager

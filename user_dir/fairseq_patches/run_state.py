@@ -10,6 +10,7 @@ from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
+from ..checks.checkpoints import not_averaged
 from .replacing import replaces
 
 
@@ -28,7 +29,7 @@ def apply() -> None:
 
     @replaces(EMA, "__init__")
     def make_ema(init, self, model, config, device=None, skip_keys=None):
-        init(self, model, config, device, {*(skip_keys or ()), *counters(model)})
+        init(self, model, config, device, {*(skip_keys or ()), *not_averaged(model.state_dict())})
 
     @replaces(EMA, "_step_internal")
     def average(step, self, new_model, updates=None):
@@ -70,12 +71,6 @@ def restore_counts(scaler: Any, saved: Mapping[str, int]) -> None:
     """Put back the counts that `counts_of` has returned."""
     if scaler is not None:
         vars(scaler).update(saved)
-
-
-def counters(model: torch.nn.Module) -> list[str]:
-    """The names of its whole numbers, which fairseq would average as if they were weights."""
-    state = model.state_dict()
-    return [key for key, x in state.items() if isinstance(x, torch.Tensor) and not x.is_floating_point()]
 
 
 def tied_once(model: torch.nn.Module) -> dict[str, Any]:
