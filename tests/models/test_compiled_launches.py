@@ -23,7 +23,7 @@ pytestmark = [
 ]
 PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 OPERATORS = (*PRODUCTS, "causal_linear_attention::", "aten::cumsum")
-MOST = 1.1  # of T1's launches to vanilla's: 60 to 59 with torch 2.13
+MOST = 1.1  # times vanilla's 59 launches; T1 has 60, T2 61 with torch 2.13
 
 
 @pytest.fixture
@@ -58,8 +58,11 @@ def _inner(event):
     return event.cpu_parent is not None and event.cpu_parent.name.startswith(("aten::", "causal_"))
 
 
-def test_t1_launches_few_more_kernels_than_vanilla(launches):
-    ours, vanilla = launches("transnormer_t1"), launches("transformer_lm")
-    assert ours["causal_linear_attention::forward"] == ours["causal_linear_attention::backward"] == 1
-    assert ours["fused"] > 0 and vanilla["fused"] > 0
-    assert ours.total() <= MOST * vanilla.total(), (ours, vanilla)
+def test_transnormers_launch_few_more_kernels_than_vanilla(launches):
+    vanilla = launches("transformer_lm")
+    assert vanilla["fused"] > 0
+    for name in ("transnormer_t1", "transnormer_t2"):
+        ours = launches(name)
+        assert ours["causal_linear_attention::forward"] == ours["causal_linear_attention::backward"] == 1
+        assert ours["fused"] > 0
+        assert ours.total() <= MOST * vanilla.total(), (name, ours, vanilla)
