@@ -39,7 +39,8 @@ LEFT = {"train.log", ".run.lock", "data.json", "dict.txt", "run.json"}
 def place(corpus, config, trained, pretrained, encoder_corpus, glue, tmp_path_factory) -> Iterator[Path]:
     """A folder with sound and damaged files, under the names that the tables use."""
     folder = tmp_path_factory.mktemp("bad input")
-    sound = {"data": corpus, "lm": trained, "encoder": pretrained, "mlm": encoder_corpus, "glue": glue}
+    shutil.copytree(trained, folder / "lm", ignore=shutil.ignore_patterns("checkpoint_*.json"))
+    sound = {"data": corpus, "encoder": pretrained, "mlm": encoder_corpus, "glue": glue}
     for name, source in sound.items():
         (folder / name).symlink_to(source)
     (folder / "config.yaml").symlink_to(config)
