@@ -175,3 +175,16 @@ def test_vision_transformer():
     for patches, found in zip(model.patches(images), model(images), strict=True):
         x = torch.cat([model.cls[None], patches]) + model.positions.weight
         close(found, linear(model.classifier, pre_norm(model, x, softmax)[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_dropout_drops_its_share_of_either_residual_branch(dtype):
+    """By kernels and without: the attention gives 7 everywhere, the GLU 70."""
+    layer = lm.build_lm("transnormer_t1", dropout=0.3).train().to(dtype).decoder.layers[0]
+    for last, value in ((layer.self_attn.out_proj, 7), (layer.glu.l3, 70)):
+        last.weight.zero_()
+        last.bias.fill_(value)
+    out = layer(torch.zeros(50, 4, 24, dtype=dtype))
+    kept = [(out.round() == value).double().mean().item() for value in (0, 10, 100, 110)]
+    assert kept == pytest.approx([0.09, 0.21, 0.21, 0.49], abs=0.04)

@@ -115,3 +115,25 @@ def test_a_long_text_in_segments_equals_one_pass(arch):
 def test_retention_needs_heads_of_an_even_width():
     with pytest.raises(UserError, match="4 heads of a width of 12 have 3 channels each; choose a number"):
         build_attention("retention", 12, 4, causal=True)
+
+
+@torch.no_grad()
+def test_gated_attention_is_its_formula():
+    """Of inputs so small that the norm's epsilon counts, without which the scale of q would not matter."""
+    module = build_attention("gated", 12, 3, causal=True, value_dim=18).double()
+    for parameter in module.parameters():
+        parameter += 0.2 * torch.randn_like(parameter)
+    x = 0.2 * torch.randn(20, 12, dtype=torch.float64)
+    q, k, v, u = (x @ module.get_submodule(f"{name}_proj").weight.T for name in "qkvg")
+    kept = torch.sigmoid(x @ module.decay_proj.weight.T + module.decay_proj.bias) ** (1 / 16)
+    rows = []
+    for head in range(3):
+        keys, values = slice(4 * head, 4 * head + 4), slice(6 * head, 6 * head + 6)
+        total, outs = torch.zeros(4, 6, dtype=torch.float64), []
+        for t in range(20):
+            total = kept[t, head] * total + torch.outer(k[t, keys], v[t, values])
+            out = q[t, keys] @ total / 4**0.5
+            outs.append(module.norm.weight * out / (out.square().mean() + 1e-6).sqrt())
+        rows.append(torch.stack(outs) * u[:, values] * torch.sigmoid(u[:, values]))
+    expected = torch.cat(rows, 1) @ module.out_proj.weight.T
+    torch.testing.assert_close(module(x[:, None])[0][:, 0], expected, rtol=1e-9, atol=1e-9)

@@ -279,6 +279,23 @@ def test_dropout_acts_on_the_weights_in_training_only(key, causal):
     assert torch.equal(*found[2:]) == (MECHANISMS[key].name not in WITH_DROPOUT)
 
 
+@forms_of("softmax", "diag", "lln_diag", "bigbird", "longformer", "kernelized", "informer")
+@torch.no_grad()
+def test_dropout_drops_its_share_of_the_weights(key, causal):
+    """A head of a single token has one weight: without it comes out what dropout of everything leaves."""
+    weights, outs = build(key, causal).state_dict(), []
+    x = torch.randn(1, 2000, 12)
+    for p in (0.0, 1.0, 0.3):
+        module = build(key, causal, dropout=p).train()
+        module.load_state_dict(weights)
+        module.out_proj = torch.nn.Identity()
+        outs.append(module(x)[0].unflatten(-1, (2, 6)))
+    whole, nothing, some = outs
+    counted = (whole != nothing).any(-1)  # a ReLU may leave no weight to drop
+    dropped = (some == nothing).all(-1)[counted].double().mean().item()
+    assert dropped == pytest.approx(0.3, abs=0.05)
+
+
 @all_forms
 def test_empty_batches(key, causal):
     for shape in ((0, 2, 12), (3, 0, 12)):

@@ -56,13 +56,32 @@ def test_another_attn_mask_is_refused(mask):
         attention(torch.randn(5, 2, 12), attn_mask=mask)
 
 
+def spans(found, bound):
+    """Whether values are drawn from -bound to bound: the largest of many is near the end."""
+    return 0.9 * bound < found.abs().max() <= bound
+
+
 def test_initialisation():
     for name, gain in (("diag", 1.0), ("norm", 2**-0.5), ("elu", 2**-0.5), ("softmax", 2**-0.5)):
         module = build_attention(name, 64, 4, causal=True)
-        bound = gain * (6 / 128) ** 0.5
         for projection in (module.q_proj, module.k_proj, module.v_proj):
-            assert 0.9 * bound < projection.weight.abs().max() <= bound
+            assert spans(projection.weight, gain * (6 / 128) ** 0.5)
+        assert spans(module.out_proj.weight, (6 / 128) ** 0.5)
         assert (module.out_proj.bias == 0).all()
+
+
+def test_performer_starts_as_linear_layers_do():
+    module = build_attention("performer", 64, 4, causal=True)
+    for projection in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
+        assert spans(projection.weight, 1 / 8) and spans(projection.bias, 1 / 8)
+
+
+def test_first_angles_of_positions():
+    """One of every pair of channels of a head, or one of each channel of all heads."""
+    pairs, channels = torch.arange(4.0), torch.arange(24.0)
+    torch.testing.assert_close(LRPE(8).theta.flatten(), 10000 ** (-2 * pairs / 8))
+    theta = build_attention("lightning", 24, 2, causal=True).lrpe.theta
+    torch.testing.assert_close(theta.flatten(), 10000 ** (-2 * channels / 24))
 
 
 @pytest.mark.parametrize("causal", [True, False])
