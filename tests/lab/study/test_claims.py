@@ -156,8 +156,13 @@ def test_no_effect_rarely_gets_a_verdict(seeds, kind):
 def test_a_reason_withholds_the_verdict():
     values = {"a": [1.0, 1.01, 1.02], "b": [1.0, 1.0, 1.01]}
     for key, outcome in (("not_comparable", NOT_COMPARABLE), ("undecided", UNDECIDED)):
-        found = verdict(RATIO, values, reason={key: "one rate for all"})
+        reason = {key: "one rate for all"}
+        found = verdict(RATIO, values, reason=reason)
         assert found.outcome == outcome and found.effect.endswith("; one rate for all")
+        found = verdict(RATIO, values, at_baseline=["b"], reason=reason)
+        assert (found.outcome, found.effect) == (NOT_COMPARABLE, "b at the baseline; one rate for all")
+        found = verdict(RATIO, {**values, "b": []}, reason=reason)
+        assert (found.outcome, found.effect) == (NOT_RUN, "no figure of b")
 
 
 def test_a_row_tuned_to_the_end_of_its_list_decides_nothing():
@@ -185,11 +190,15 @@ def test_differences_that_cancel_are_zero_not_rounding():
     assert found.effect.startswith("0 (95 % interval")
 
 
-def test_a_loose_bound_is_called_one():
-    found = verdict(
-        {"difference": ["loss", "a", "b"], "at_most": 1e6}, {"a": [2e-6, 3e-6, 4e-6], "b": [1e-6] * 3}
-    )
-    assert found.outcome == CONFIRMED and "loose by a factor of" in found.effect
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [(1e6, "at most 1e+06); the bound is loose by a factor of 2e+11"), (4e-3, "at most 0.004)")],
+)
+def test_a_loose_bound_is_called_one(bound, words):
+    # the interval ends at 4.484e-6, of which a thousandfold is 4.484e-3
+    test = {"difference": ["loss", "a", "b"], "at_most": bound}
+    found = verdict(test, {"a": [2e-6, 3e-6, 4e-6], "b": [1e-6] * 3})
+    assert found.outcome == CONFIRMED and found.effect.endswith(words)
 
 
 def test_a_method_at_the_baseline_decides_nothing():
@@ -215,6 +224,8 @@ def test_the_lowest_and_the_highest():
     assert verdict({"lowest": ["loss", "a"]}, values).outcome == CONFIRMED
     assert verdict({"highest": ["loss", "c"]}, values).outcome == CONTRADICTED
     assert verdict({"highest": ["loss", "c"], "among": ["a"]}, values).outcome == CONFIRMED
+    for row, effect in (("a", "1.1 beside 2.1 of c (3 seeds)"), ("b", "3.1 beside 1.1 of a (3 seeds)")):
+        assert verdict({"lowest": ["loss", row]}, values).effect == effect  # the nearest, or the best
     assert verdict({"lowest": ["loss", "a"]}, {"a": [1.0] * 3}).outcome == NOT_RUN
 
 
@@ -255,6 +266,7 @@ def test_rank_correlation_shares_the_places_of_ties():
         ([1, 2, 2, 4, 5], [1, 2, 3, 4, 5], [pytest.approx(9.5 / math.sqrt(95))]),
         ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [pytest.approx(-1)]),
         ([1, 1, 1, 1, 1], [1, 2, 3, 4, 5], []),
+        ([1, 2, 3, 4, 5], [1, 1, 1, 1, 1], []),
     ):
         values = {row: {1: value} for row, value in zip("abcde", ours, strict=True)}
         paper = dict(zip("abcde", theirs, strict=True))
@@ -302,6 +314,7 @@ def test_bad_claims(test, named):
         (1.0, 2.0, CONFIRMED, ""),
         (2.0, 2.0, CONFIRMED, ""),
         (3.0, 2.0, CONTRADICTED, ""),
+        (1.0, 999.0, CONFIRMED, ""),
         (1e-6, 1e6, CONFIRMED, "the bound is loose by a factor of 1e+12"),
     ],
 )

@@ -1,5 +1,6 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
+import copy
 import json
 import math
 import os
@@ -14,13 +15,14 @@ from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
 from lab.files import MARK, RESULTS, ROOT, run_lock
 from lab.methods import LANGUAGE_MODELS, NAMED
+from lab.publish import plots
 from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
-from lab.study.page import publish, shown_records, tuned_table, write_page
+from lab.study.page import pictures_of, publish, shown_records, tuned_table, write_page
 from lab.study.records import best_records, read_records
 from lab.study.schema import Best, PaperColumn, follow, parse_expression
 from lab.study.table import AT_BASELINE, verdicts, write_table
@@ -180,10 +182,13 @@ def test_a_committed_page_answers_and_is_short(name):
         "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
     ],
 )
-def test_notes_run_no_program(study_with, notes):
+def test_notes_run_no_program(study_with, notes, monkeypatch):
     """Every one of them ends in a sentence, and those that jinja2 would run change nothing."""
+    ran, before = [], copy.deepcopy(RECORDS)
+    monkeypatch.setattr(os, "system", ran.append)
     with pytest.raises(UserError, match="notes cannot be filled in"):
         write_page(study_with(notes=notes), RECORDS)
+    assert not ran and before == RECORDS
 
 
 @pytest.mark.parametrize("kind", ["notes", "latin-1", "link", "pipe"])
@@ -343,6 +348,26 @@ def test_a_record_with_any_part_missing_or_of_another_kind_is_named(study_file, 
         assert refused[keys], keys
 
 
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("found", "loss_nats"), math.nan, "is not a complete record: found.loss_nats is nan"),
+        (("training", "curves", "train"), [[1, -math.inf]], "record: training.curves.train is -inf"),
+        (("found", "exact"), "half", "is not a complete record: exact is 'half', not a number"),
+        (("settings",), {"model": {"dropout": 0.5}}, "was edited: its settings are not those of its finger"),
+        (("own_flags",), ["--lr", "1"], "was edited: its settings are not those of its fingerprint"),
+    ],
+)
+def test_why_a_record_is_refused(keys, value, said, study_file, tmp_path):
+    study = read_study(study_file)
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path)
+    write_record(cell, made_up("elu", 1, loss_nats=0.1, exact=0.5))
+    [whole] = read_records(tmp_path, study)
+    cell.record_path.write_text(json.dumps(changed(whole, keys, value)))
+    with pytest.raises(UserError, match=f"seed1.json .*{said}"):
+        read_records(tmp_path, study)
+
+
 def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_with, tmp_path):
     claim = {"says": "so", "where": "1", "test": {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 2}}
     before = study_with(claims=[claim])
@@ -361,6 +386,32 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
 def tuned_record(seed, chosen, values):
     tuned = {"setting": "lr", "by": "valid_loss", "chosen": chosen, "tried": dict.fromkeys(values, 1.0)}
     return {**made_up("elu", seed, loss_nats=0.1 * seed), "tuned": tuned}
+
+
+@pytest.mark.parametrize(("chosen", "outcome"), [("0.2", "confirmed"), ("0.4", "undecided")])
+def test_a_row_tuned_to_the_end_of_its_list_decides_no_claim_of_the_page(chosen, outcome, study_with):
+    test = {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 1.1}
+    study = study_with(claims=[{"says": "so", "where": "1", "test": test}])
+    records = [tuned_record(seed, chosen, ["0.1", "0.2", "0.4"]) for seed in (1, 2, 3)]
+    records += [made_up("softmax", seed, loss_nats=0.2 * seed) for seed in (1, 2, 3)]
+    assert f"| so | 1 |  | {outcome} | 0.5 " in write_page(study, records)
+
+
+@pytest.mark.parametrize(
+    ("elu", "softmax", "outcome"),
+    [
+        (25_000, 25_000, "confirmed"),
+        (250, 25_000, "undecided"),
+        (25_000, 250, "undecided"),
+    ],
+)
+def test_the_smallest_test_set_of_the_claimed_rows_decides(elu, softmax, outcome, study_with):
+    test = {"difference": ["100*exact", "elu", "softmax"], "at_least": 0, "examples": "examples"}
+    study = study_with(claims=[{"says": "so", "where": "1", "test": test}])
+    records = [made_up("elu", seed, exact=0.8, examples=elu) for seed in (1, 2, 3)]
+    records += [made_up("softmax", seed, exact=0.79, examples=softmax) for seed in (1, 2, 3)]
+    records += [made_up("norm-t1", seed, exact=0.5, examples=10) for seed in (1, 2, 3)]
+    assert f"| so | 1 |  | {outcome} | 1 " in write_page(study, records)
 
 
 def write_tuned(study, out, record):
@@ -408,6 +459,26 @@ def test_pictures_show_neither_earlier_settings_nor_missing_points(study_with, t
     assert [path.name for path in publish(now, tmp_path)] == ["README.md", "tiny-curves.png"]
 
 
+def test_a_picture_has_the_curves_of_the_first_seed_by_updates_and_by_time(study_with, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "plot_curves", lambda path, panels, **words: drawn.append((panels, words)))
+    plot = {"curves": "train", "by": ["updates", "seconds"], "y": "bits", "factor": 2.0}
+    records = [made_up(method, seed) for method in ("elu", "softmax") for seed in (1, 2)]
+    records[0]["training"]["curves"]["train"] = [[1, 5.0], [2, None], [3, 4.0]]
+    [picture] = pictures_of(study_with(plot=plot), records, tmp_path)
+    picture.draw(picture.path)
+    [(panels, words)] = drawn
+    assert [texts for *texts, _ in panels] == [["tiny", "updates", "bits"], ["tiny", "training, s", "bits"]]
+    lines = [
+        {curve.label: [*zip(curve.x, curve.y, strict=True)] for curve in curves} for *_, curves in panels
+    ]
+    assert lines == [
+        {"softmax": [(1, 6.0), (2, 4.0)], "1+elu": [(1, 10.0), (3, 8.0)]},
+        {"softmax": [(0.5, 6.0), (1.0, 4.0)], "1+elu": [(0.5, 10.0), (1.5, 8.0)]},
+    ]
+    assert words["asks"] == "A tiny study" and not words["log"]
+
+
 def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp_path):
     study, start = read_study(study_file), {"path": "a.pt", "fingerprint": "a"}
     records = [{**record, "start": start} for record in RECORDS[:2]]
@@ -420,9 +491,13 @@ def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp
     assert shown_records(study, tmp_path)  # of runs of another study, one for each method
 
 
-@pytest.mark.parametrize("notes", ["{{settings.nothing.here}}", "{{1 / 0}}"])
-def test_notes_that_cannot_be_filled_in(notes, study_with):
-    with pytest.raises(UserError, match="notes cannot be filled in"):
+@pytest.mark.parametrize(
+    ("notes", "why"),
+    [("{{settings.nothing.here}}", "no attribute 'nothing'"), ("{{1 / 0}}", "division by zero")],
+)
+def test_notes_that_cannot_be_filled_in(notes, why, study_with):
+    said = f"tiny.yaml: notes cannot be filled in from the record tiny/elu/seed1.json: .*{why}"
+    with pytest.raises(UserError, match=said):
         write_page(study_with(notes=notes), RECORDS)
 
 
