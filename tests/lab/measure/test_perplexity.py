@@ -42,20 +42,25 @@ def evaluated(call, checkpoint, corpus, tmp_path):
     return run
 
 
-def reference(checkpoint, corpus, length: int) -> tuple[float, int]:
-    """Mean loss in nats over the test split cut into pieces, and the number of tokens."""
+def reference(checkpoint, corpus, length: int, overlap: int = 0) -> tuple[float, int]:
+    """Mean loss in nats over the test split cut into pieces, and the number of tokens.
+
+    Before the tokens of a piece the model reads `overlap` earlier ones.
+    """
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
     model.eval()
     rows = load_indexed_dataset(str(corpus / "test"), task.dictionary)
     text = torch.cat([rows[i] for i in range(len(rows))])
     total = 0.0
     for start in range(0, len(text), length):
-        target = text[start : start + length].long()
-        before = text[start - 1 : start] if start else torch.tensor([task.dictionary.eos()])
+        first = max(0, start - overlap)
+        target = text[first : start + length].long()
+        before = text[first - 1 : first] if first else torch.tensor([task.dictionary.eos()])
         source = torch.cat([before, target[:-1]]).long()
         with torch.no_grad():
             logits = model(source[None])[0][0]
-        total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+        new = slice(start - first, None)
+        total += torch.nn.functional.cross_entropy(logits[new], target[new], reduction="sum").item()
     return total / len(text), len(text)
 
 
@@ -126,18 +131,17 @@ def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
         perplexity, "evaluate_masked_lm", lambda encoder, data, splits: (figures[split] for split in splits)
     )
     found = measuring(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
-    assert (found["best_update"], found["architecture"]) == (7, "t1")
-    assert found["parameters"] == "parameters of test"
+    expected = {}
     for split, bits in (("valid", 2.0), ("test", 3.0)):
-        one = found[split]
-        assert one.pop("unigram_bits") == f"corpus {split}"
-        assert one.pop("perplexity") == f"perplexity_per_token of {split}"
+        one = {"perplexity": f"perplexity_per_token of {split}", "unigram_bits": f"corpus {split}"}
         if kind == "masked_lm":
-            assert one.pop("bits") == pytest.approx(bits)
+            one |= {"masked_tokens": f"masked_tokens of {split}", "bits": pytest.approx(bits)}
         else:
-            assert one.pop("bits") == f"loss_bits_per_token of {split}"
-            assert one.pop("nats") == figures[split]["loss_nats_per_token"]
-        assert one == {name: f"{name} of {split}" for name in one} and one
+            one |= {name: f"{name} of {split}" for name in ("tokens", "words", "perplexity_per_word")}
+            one |= {"bits": f"loss_bits_per_token of {split}", "nats": bits * math.log(2)}
+        expected[split] = one
+    of_model = {"best_update": 7, "architecture": "t1", "parameters": "parameters of test"}
+    assert found == {**expected, **of_model}
 
 
 def test_pieces_of_words(corpus, tmp_path):
@@ -175,11 +179,14 @@ def test_why_the_figure_per_word_is_unknown_and_the_cpu_by_name(
     assert "--gpus is 1" in refused("scripts/eval_ppl.sh", checkpoint, corpus, "--gpus", 1)
 
 
-def test_context_window_evaluates_the_same_tokens(evaluated):
-    without, with_window = (evaluated("--context-window", window) for window in (0, 16))
-    assert without["tokens"] == with_window["tokens"]
-    assert without["loss_nats_per_token"] != with_window["loss_nats_per_token"]
-    assert with_window["context_window"] == 16
+@pytest.mark.parametrize("window", [16, 20])
+def test_context_window_evaluates_the_same_tokens_after_as_many_others(evaluated, checkpoint, corpus, window):
+    """Of 32 positions, `window` are read and not evaluated."""
+    found = evaluated("--context-window", window)
+    nats, tokens = reference(checkpoint, corpus, 32 - window, window)
+    assert (found["tokens"], found["context_window"]) == (tokens, window)
+    assert found["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
+    assert reference(checkpoint, corpus, 32)[0] != pytest.approx(nats, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,23 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
         worker.trained(cell, None)
 
 
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_a_run_is_measured_by_the_checkpoint_that_its_study_names(which, study_with, tmp_path, monkeypatch):
+    """By its update, which is another one in the other checkpoint."""
+
+    def measured(run):
+        return {"update": torch.load(run.checkpoint)["optimizer_history"][0]["num_updates"]}
+
+    monkeypatch.setattr(worker, "measuring", lambda name: measured)
+    [cell] = cells(study_with(checkpoint=which), {"method": ["elu"]}, out=tmp_path / "out")
+    cell.folder.mkdir(parents=True)
+    for name, update in (("best", 3), ("last", 4)):
+        state = {"model": {"x": torch.ones(1)}, "optimizer_history": [{"num_updates": update}]}
+        torch.save(state, cell.folder / f"checkpoint_{name}.pt")
+    found = worker.measure_run(cell, SimpleNamespace(arguments=(), data=None), torch.device("cpu"))
+    assert found == {"update": {"best": 3, "last": 4}[which]}
+
+
 def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
     data = write_lra(tmp_path / "image", "image")
     asked = {"setting": ["papers"], "task": ["image"], "method": ["lln"]}
