@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 
 from lab.papers import read_table
+from lab.publish import images
 from lab.study.declaration import read_study
 from lab.study.page import pictures_of, write_page
 from lab.study.table import verdicts
@@ -17,9 +18,10 @@ STUDY = read_study("images")
 MODEL = {"decoder_layers": 2, "decoder_embed_dim": 64, "decoder_attention_heads": 4}
 
 
-def record(method, seed=1, bits=2.0, preset="digits", curves=None, model=MODEL):
-    """A made-up record of a cell."""
-    rows = {name: b64encode(bytes(range(12)) * 10).decode() for name in ("test images", "drawn", "completed")}
+def record(method, seed=1, bits=2.0, preset="digits", curves=None, model=MODEL, brighter=0):
+    """A made-up record of a cell; `brighter` are levels by which what the model draws is so."""
+    levels = {"test images": 0, "drawn": 1 + brighter, "completed": 2 + brighter}
+    rows = {name: b64encode(bytes(range(one, one + 12)) * 10).decode() for name, one in levels.items()}
     found = {
         "parameters": 1234,
         "images": {"train": 3, "valid": 2, "test": 1},
@@ -85,3 +87,21 @@ def test_samples_and_curves_are_drawn_where_there_are_any(tmp_path):
     for one in pictures:
         one.draw(one.path)
         assert one.is_current() and np.asarray(Image.open(one.path)).std() > 0
+
+
+def test_samples_show_what_each_model_has_drawn_and_completed(monkeypatch, tmp_path):
+    """A row for each model below the test images, all from the records of the first seed."""
+    figures = []
+    monkeypatch.setattr(images, "save_figure", lambda figure, *unused: figures.append(figure))
+    records = [record("softmax"), record("linear", brighter=2), record("linear", seed=2, brighter=3)]
+    [picture] = pictures_of(STUDY, records, tmp_path)
+    picture.draw(picture.path)
+    [empty, *axes] = figures[0].axes
+    first = [int(16 * axis.images[0].get_array()[0, 0]) for axis in axes]
+    assert not empty.images and first == [0, 1, 2, 3, 4]
+    labels = {name: choice.label for name, choice in STUDY.axes["method"].choices.items()}
+    beside = [axis.get_ylabel() for axis in axes]
+    assert beside == ["test images", labels["softmax"], "", labels["linear"], ""]
+    assert [axis.get_title("left") for axis in axes[1:3]] == ["drawn", "upper half given"]
+    whole = np.arange(4, 16).reshape(4, 3) / 16
+    assert np.array_equal(axes[-1].images[0].get_array()[:, :3], whole)
