@@ -361,10 +361,13 @@ def test_gpus_are_counted_without_torch(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert schedule.gpus() == ["2", "5"]
     assert schedule.placement(1, 2) == {"CUDA_VISIBLE_DEVICES": "5"}
-    assert schedule.parallel_jobs(None) == 2
+    assert [schedule.parallel_jobs(asked) for asked in (None, 1, 2)] == [2, 1, 2]
+    with pytest.raises(UserError, match="^--jobs is 3; it must be no more than the GPUs, 2$"):
+        schedule.parallel_jobs(3)
     for none in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
-        assert schedule.gpus() == [] and schedule.parallel_jobs(None) == 1
+        assert schedule.gpus() == []
+        assert [schedule.parallel_jobs(asked) for asked in (None, 3)] == [1, 3]
 
 
 @pytest.mark.slow
