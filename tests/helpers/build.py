@@ -16,6 +16,14 @@ def build_model(arch: str, task: Any, **options: Any) -> BaseFairseqModel:
     return MODEL_REGISTRY[arch].build_model(config, task).eval()
 
 
+def assert_all_train(model: torch.nn.Module) -> None:
+    """Every trained parameter has a finite gradient other than zero."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+
+
 def assert_same_gradients(one: torch.nn.Module, other: torch.nn.Module, **tolerance: float) -> None:
     """The same parameters have gradients, and these are equal."""
     for x, y in zip(one.parameters(), other.parameters(), strict=True):

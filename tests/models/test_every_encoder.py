@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
-from tests.helpers.build import assert_same_gradients
+from tests.helpers.build import assert_all_train, assert_same_gradients
 from tests.helpers.lm import build_lm
 from tests.helpers.roberta import PAD, SMALL_PARTS, build_roberta, sentences
 from user_dir.attention import attention_class, attention_names
@@ -88,13 +88,14 @@ def test_a_saved_model_gives_the_same(arch):
 
 
 @encoders
-def test_checkpointed_activations_give_the_same_gradients(arch):
+def test_every_parameter_trains_also_with_checkpointed_activations(arch):
     """The recomputation draws the samples of the first pass."""
     plain, other = build(arch).train(), build(arch, checkpoint_activations=True).train()
     other.load_state_dict(plain.state_dict())
     for model in (plain, other):
         torch.manual_seed(5)
         model(sentences([90]))[0].square().sum().backward()
+    assert_all_train(plain)
     assert_same_gradients(plain, other)
 
 

@@ -8,7 +8,7 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
 from lab.files import ROOT
-from tests.helpers.build import assert_same_gradients
+from tests.helpers.build import assert_all_train, assert_same_gradients
 from tests.helpers.golden import load, relative, state
 from tests.helpers.lm import PAD, build_lm, tokens
 from tests.models.test_joined_positions import FRAME
@@ -252,12 +252,13 @@ def test_untied_projection():
 
 
 @models
-def test_checkpointed_activations_give_the_same_gradients(key):
+def test_every_parameter_trains_also_with_checkpointed_activations(key):
     plain = build(key).train()
     other = build(key, checkpoint_activations=True).train()
     other.load_state_dict(plain.state_dict())
     for model in (plain, other):
         model(tokens(2, 20))[0].square().sum().backward()
+    assert_all_train(plain)
     assert_same_gradients(plain, other, rtol=1e-8, atol=1e-8)
 
 
