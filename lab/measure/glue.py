@@ -159,9 +159,11 @@ def best_weights(path: Path) -> Path:
 
     (A run that has diverged has constant scores and so no correlation: fairseq keeps no best checkpoint.)
     """
-    if path.name == LAST:
-        os.replace(path, path.with_name(BEST))
-    return path.with_name(BEST)
+    best = path.with_name(BEST)
+    if path.name != LAST or best.exists():
+        return path
+    os.replace(path, best)
+    return best
 
 
 def evaluate(encoder: Checkpoint, data: GlueData) -> dict[str, dict[str, float]]:

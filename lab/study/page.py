@@ -259,9 +259,10 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
         ]
         runs += len(found["tried"])
         lines.append([spec.label(key), *scores])
+    updates = f" of {study.tune.updates:,} updates" if study.tune else ""
     title = (
-        f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
-        "that was taken."
+        f"Choosing {one['setting']} by {one['by']} in {runs} runs{updates} of the first seed; "
+        '"*": the value that was taken.'
     )
     return f"{title}\n\n{markdown_table(['', *values], lines)}"
 

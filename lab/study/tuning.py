@@ -1,4 +1,4 @@
-"""Tuning: the value of a setting, chosen for each row in shorter runs of the first seed.
+"""Tuning: the value of a setting, chosen for each row in runs of the first seed, mostly shorter ones.
 
 Every value is tried; with `bracket` further ones follow by factors of two until the best lies inside. Only
 cells with the best value are repeated. Cells that the study does not tune run as they are.

@@ -13,7 +13,7 @@ from lab.glue_tasks import TASKS
 from lab.measure import glue as evaluation
 from lab.measure import glue as predict_glue
 from lab.measure.accuracy import most_frequent
-from lab.measure.glue import decide, read_targets, score
+from lab.measure.glue import best_weights, decide, read_targets, score
 from tests.helpers.encoders import ROWS
 
 RUN = "0.01/seed1"
@@ -83,6 +83,16 @@ def test_metrics(name, expected):
     """Of class 1 there are 1 in the targets and 2 in the predictions."""
     found = score(TASKS[name], np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
     assert list(found.items()) == list(expected.items())
+
+
+def test_the_last_weights_take_no_ones_place(tmp_path):
+    """They become the best ones where there are none, and are measured themselves beside best ones."""
+    best, last = (tmp_path / f"checkpoint_{name}.pt" for name in ("best", "last"))
+    last.write_text("last")
+    assert best_weights(last) == best and best.read_text() == "last" and not last.exists()
+    last.write_text("later")
+    assert (best_weights(last), best_weights(best)) == (last, best)
+    assert (best.read_text(), last.read_text()) == ("last", "later")
 
 
 def test_the_majority_is_that_of_train(monkeypatch):

@@ -247,7 +247,7 @@ def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_fil
         for method, found in tried.items()
     ]
     said, table = markdown_parts(tuned_table(read_study(study_file), records))
-    assert "in 5 shorter runs" in said
+    assert "in 5 runs of the first seed;" in said
     rows = {name: dict(zip(table.header[1:], found, strict=True)) for name, *found in table.rows}
     assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
 

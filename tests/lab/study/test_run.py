@@ -283,7 +283,7 @@ def test_the_study_of_the_documents_runs(call, tmp_path):
     assert found[0] == found[1] and set(found[0]["tried"]) == {"0.0005", "0.001", "0.002"}
     assert found[0]["chosen"] == min(found[0]["tried"], key=found[0]["tried"].get)
     page = (out / "README.md").read_text()
-    assert "| my attention | " in page and "Choosing lr by valid_loss in 3 shorter runs" in page
+    assert "| my attention | " in page and "Choosing lr by valid_loss in 3 runs of 2 updates" in page
     assert (out / "tiny-curves.png").read_bytes().startswith(b"\x89PNG")
     chosen = f"lr-{found[0]['chosen']}"
     assert not list((out / "tiny/mine" / chosen / "seed1").glob("checkpoint*.pt"))
