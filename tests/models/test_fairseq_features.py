@@ -19,7 +19,7 @@ from tests.helpers.lm import build_lm, tokens
 from tests.helpers.lra import SHORT, SMALL, lra_task
 from tests.helpers.roberta import build_roberta, sentences
 from user_dir.checks.same_settings import check_same_run, check_same_settings
-from user_dir.checks.training import check_pruning
+from user_dir.checks.training import check_carried, check_pruning
 from user_dir.errors import UserError
 
 
@@ -27,6 +27,23 @@ def test_training_a_pruned_model_is_refused():
     check_pruning(Namespace(decoder_layers_to_keep=None))
     with pytest.raises(UserError, match=r"--decoder-layers-to-keep prunes a trained model; .*: '0,2'"):
         check_pruning(Namespace(decoder_layers_to_keep="0,2"))
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "said"),
+    [
+        ("a:b", {}, "a:b names several folders"),
+        ("a", {"decoder_layerdrop": 0.5}, "give no --decoder-layerdrop"),
+        ("a", {"_name": "cosformer_lm"}, "give --cosformer-length"),
+        ("a", {"decoder_attention": "cosformer,norm"}, "give --cosformer-length"),
+        ("a", {"_name": "cosformer_lm", "cosformer_length": 4096}, None),
+        ("a", {}, None),
+    ],
+)
+def test_carried_state_that_would_be_lost_or_not_reach(data, model, said):
+    usual = {"_name": "transnormer_t1", "decoder_attention": None, "cosformer_length": None}
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        check_carried(Namespace(data=data), Namespace(**{**usual, **model}))
 
 
 @pytest.mark.parametrize("arch", ["transnormer_t1", "tnn_lm", "lra_skyformer"])

@@ -17,6 +17,7 @@ from fairseq.models import (
     FairseqLanguageModel,
 )
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.utils import split_paths
 
 from ..errors import UserError
 from .settings import check_log_file, check_writable
@@ -49,6 +50,22 @@ def check_training(cfg: Any, here: bool = True) -> None:
     check_start(cfg.checkpoint)
     check_folders(cfg)
     check_pruning(cfg.model)
+    if getattr(cfg.task, "_name", None) == "carried_language_modeling":
+        check_carried(cfg.task, cfg.model)
+
+
+def check_carried(task: Any, model: Any) -> None:
+    """UserError for a training with carried state that would break off, or lose a layer's state."""
+    if len(split_paths(task.data)) > 1:
+        raise UserError(f"carried state reads one text, and {task.data} names several folders; name one")
+    if getattr(model, "decoder_layerdrop", 0):
+        raise UserError("carried state takes every layer in every segment; give no --decoder-layerdrop")
+    plan = getattr(model, "decoder_attention", None) or getattr(model, "_name", None)
+    if "cosformer" in str(plan) and not model.cosformer_length:
+        raise UserError(
+            "carried state reads longer texts than a sample, for which cosFormer's M does not reach; give "
+            "--cosformer-length, the tokens of a stream or more"
+        )
 
 
 def check_pruning(model: Any) -> None:

@@ -14,10 +14,8 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
-from fairseq.utils import split_paths
 from torch import Tensor, nn
 
-from ..attention.cosformer import CosformerAttention
 from ..attention.parts.state import State, state_bytes
 from ..attention.performer import PerformerAttention
 from ..attention.reformer_hashing import HashedAttention
@@ -156,13 +154,6 @@ def check_model(model: nn.Module, args: Any) -> None:
             "carried state keeps sums that --performer-redraw and --reformer-redraw make meaningless; give "
             "--performer-redraw 0, and no --reformer-redraw"
         )
-    if args.decoder_layerdrop:
-        raise UserError("carried state takes every layer in every segment; give no --decoder-layerdrop")
-    if not args.cosformer_length and any(isinstance(part, CosformerAttention) for part in model.modules()):
-        raise UserError(
-            "carried state reads longer texts than a sample, for which cosFormer's M does not reach; give "
-            "--cosformer-length, the tokens of a stream or more"
-        )
     if args.checkpoint_activations or args.offload_activations:
         raise UserError(
             "carried state keeps states that --checkpoint-activations would compute twice; give "
@@ -172,8 +163,6 @@ def check_model(model: nn.Module, args: Any) -> None:
 
 def check_settings(args: Any) -> None:
     """UserError for settings of the task that are invalid or would be ignored."""
-    if len(split_paths(args.data)) > 1:
-        raise UserError(f"carried state reads one text, and {args.data} names several folders; name one")
     if args.batch_size is None:
         raise UserError("carried state needs --batch-size, the number of streams of a process")
     if args.batch_size_valid not in (None, args.batch_size):
@@ -199,12 +188,12 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """The streams of this process."""
-        check_settings(self.args)
         rows = data_utils.load_indexed_dataset(
             f"{self.args.data}/{split}", self.dictionary, self.args.dataset_impl, combine=combine
         )
         if rows is None:
             raise FileNotFoundError(f"Dataset not found: {split} ({self.args.data})")
+        check_settings(self.args)
         length, count = self.args.tokens_per_sample, self.args.batch_size
         blocks = TokenBlockDataset(
             rows,
