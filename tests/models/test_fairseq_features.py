@@ -162,7 +162,7 @@ def test_cosformer_keeps_its_m_where_only_weights_are_taken_over():
             check(**other)
 
 
-def test_a_tied_matrix_takes_no_two_matrices():
+def test_weights_of_an_untied_model_do_not_load_into_a_tied_one():
     """Loading would keep the output's and lose the embeddings, as if all were well."""
     untied, tied = (
         build_lm("transnormer_t1", no_share_decoder_input_output_embed=no) for no in (True, False)

@@ -144,6 +144,12 @@ def positions_in(settings: Mapping[str, Mapping[str, Any]]) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
+def has_attention(model: Any, name: str) -> bool:
+    """Whether the plan in a model's settings, or else the name of its architecture, has this mechanism."""
+    settings = ("decoder_attention", "encoder_attention", "_name")
+    return name in str(next(filter(None, (getattr(model, setting, None) for setting in settings)), ""))
+
+
 def not_averaged(weights: Mapping[str, Any]) -> set[str]:
     """The names of whole numbers and of buffers that an attention has drawn, whose mean is not a draw."""
     return {

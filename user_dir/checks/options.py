@@ -67,11 +67,12 @@ def _options_of_missing_parts(settings: Mapping[str, Any]) -> Iterator[tuple[str
     network = settings.get(f"{side}_ffn")
     if network == "glu":
         # an encoder's --activation-fn is that of its masked-LM head, too
-        of_ffn = [f"{side}_ffn_activation" if side == "encoder" else "activation_fn", f"{side}_ffn_embed_dim"]
-        yield from dict.fromkeys(of_ffn, f"the layers have a GLU (--{side}-ffn glu)").items()
+        activation = "encoder_ffn_activation" if side == "encoder" else "activation_fn"
+        for name in (activation, f"{side}_ffn_embed_dim"):
+            yield name, f"the layers have a GLU (--{side}-ffn glu)"
     elif network == "ffn":
-        of_glu = ("glu_dim", "glu_activation", "no_glu_bias")
-        yield from dict.fromkeys(of_glu, f"the layers have an FFN (--{side}-ffn ffn)").items()
+        for name in ("glu_dim", "glu_activation", "no_glu_bias"):
+            yield name, f"the layers have an FFN (--{side}-ffn ffn)"
     for needed, name in NEEDS:
         if not settings.get(needed):
             yield name, f"it needs --{needed.replace('_', '-')}"

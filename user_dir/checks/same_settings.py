@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..errors import UserError
-from .checkpoints import positions_in
+from .checkpoints import has_attention, positions_in
 
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
 # copies of settings of other groups. Training fills in the dictionary's fingerprint and the images' shape,
@@ -335,10 +335,8 @@ def is_free_at_start(name: str) -> bool:
 
 def _other_cosine(before: Mapping[str, Settings], given: Mapping[str, Settings]) -> Iterator[Difference]:
     """Whether cosFormer would have another M."""
-    model = before["model"]
-    plan = model.get("decoder_attention") or model.get("encoder_attention") or model.get("_name")
     old, new = (groups["model"].get(COSINE) or positions_in(groups) for groups in (before, given))
-    if "cosformer" in str(plan) and old and new and old != new:
+    if has_attention(Namespace(**before["model"]), "cosformer") and old and new and old != new:
         yield COSINE, old, new
 
 

@@ -20,6 +20,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import split_paths
 
 from ..errors import UserError
+from .checkpoints import has_attention
 from .settings import check_log_file, check_writable
 
 logger = logging.getLogger(__name__)
@@ -60,8 +61,7 @@ def check_carried(task: Any, model: Any) -> None:
         raise UserError(f"carried state reads one text, and {task.data} names several folders; name one")
     if getattr(model, "decoder_layerdrop", 0):
         raise UserError("carried state takes every layer in every segment; give no --decoder-layerdrop")
-    plan = getattr(model, "decoder_attention", None) or getattr(model, "_name", None)
-    if "cosformer" in str(plan) and not model.cosformer_length:
+    if has_attention(model, "cosformer") and not model.cosformer_length:
         raise UserError(
             "carried state reads longer texts than a sample, for which cosFormer's M does not reach; give "
             "--cosformer-length, the tokens of a stream or more"

@@ -84,8 +84,8 @@ def apply() -> None:
     @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(load, path, arg_overrides=None, *args, **kwargs):
         state = read_safely(Path(path))
-        overrides = arg_overrides or {}
-        overrides = {**overrides, **own_positions(path, state, overrides)}
+        overrides = dict(arg_overrides or {})
+        overrides |= own_positions(path, state, overrides)
         with explained_checkpoint(path):
             return load(path, overrides, *args, **kwargs)
 

@@ -85,7 +85,7 @@ def test_metrics(name, expected):
     assert list(found.items()) == list(expected.items())
 
 
-def test_the_last_weights_take_no_ones_place(tmp_path):
+def test_the_last_weights_replace_missing_best_ones_only(tmp_path):
     """They become the best ones where there are none, and are measured themselves beside best ones."""
     best, last = (tmp_path / f"checkpoint_{name}.pt" for name in ("best", "last"))
     last.write_text("last")
