@@ -7,7 +7,19 @@ from typing import Any
 
 from conventions import OUT_OF_SPACE, Diverged, UserError, sentence_of
 
-__all__ = ["Diverged", "UserError", "check_known", "explain", "nearest", "suggestion", "unexpected"]
+__all__ = [
+    "MALFORMED",
+    "Diverged",
+    "UserError",
+    "check_known",
+    "explain",
+    "nearest",
+    "suggestion",
+    "unexpected",
+]
+
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""Exceptions of reading a record that was edited, or is of other origin."""
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "

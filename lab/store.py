@@ -43,12 +43,13 @@ class Training(TypedDict):
 
 
 class Tuned(TypedDict):
-    """A setting that was chosen before the repetitions: the figure, and the score of each value."""
+    """A setting that was chosen before the repetitions: the figure, the score of each value, the updates."""
 
     setting: str
     by: str
     chosen: str
     tried: dict[str, float | None]
+    updates: NotRequired[int]  # older records lack it
 
 
 class Start(TypedDict):
@@ -122,6 +123,7 @@ def read_store(path: Path) -> list[Record]:
                 shared[content["shared"]] = content["value"]
             else:
                 records.append(_unpacked(content, shared))
+                place_of(records[-1])
         except (ValueError, TypeError, LookupError):
             wrong = "is not a record; restore the file, or remove the line to measure its cell again"
             if line.startswith("<<<<<<< "):

@@ -23,6 +23,7 @@ from lab.provenance import memory_available, usable_cores
 from lab.run.folder import move_aside
 from lab.run.process import run_fairseq
 from lab.run.recipe import shortened
+from lab.store import STORE
 from lab.study.cells import MARK, Cell, Plan, cells_of
 from lab.study.cli import run_study
 from lab.study.declaration import read_study
@@ -80,19 +81,25 @@ def asked_cells(options: Namespace) -> list[Cell]:
 def start_over(cells: Sequence[Cell]) -> None:
     """Move the runs of this command, their records, page and curves aside; other files stay."""
     out = cells[0].plan.out
-    folders = [cell.folder.parent for cell in cells if is_run(cell.folder, MARK)]
+    begun = [cell for cell in cells if is_run(cell.folder, MARK) or cell.record_path.is_file()]
+    folders = [cell.folder.parent for cell in begun]
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(run_lock(folder, option="--out"))
-        if folders:
-            move_aside(out, [*folders, *out.glob(PAGE), *out.glob("curves.png")])
+        if left := [*folders, *out.glob(STORE)]:
+            move_aside(out, [*left, *out.glob(PAGE), *out.glob("curves.png")])
 
 
 def continuations(cell: Cell) -> list[str]:
-    """The model's continuations of the prompts, from `fairseq-interactive`; generated once."""
+    """The model's continuations of the prompts, from `fairseq-interactive`, generated once.
+
+    There are none beside a record whose checkpoint is not kept.
+    """
     file = cell.folder / "continuations.txt"
     if file.exists():
         return file.read_text().splitlines()
+    if not cell.run.is_begun:
+        return []
     data = open_prepared(cell.data_folder(), ("valid",))
     arguments = [str(data.folder), "--user-dir", str(ROOT / "user_dir"), "--task", "language_modeling"]
     arguments += [
@@ -129,9 +136,10 @@ def main(options: Namespace) -> None:
     if options.fresh:
         start_over(cells)
     run_study(cells, jobs(cells))
-    print(f"\n{cells[0].choices[0].label} continues three prompts:")
-    for text in continuations(cells[0]):
-        print(f"  {text}")
+    if texts := continuations(cells[0]):
+        print(f"\n{cells[0].choices[0].label} continues three prompts:")
+        for text in texts:
+            print(f"  {text}")
     print(f"\nLogs, checkpoints and results: {options.runs}")
     tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
     print(f"Curves: {shlex.join(tensorboard)}")

@@ -21,7 +21,14 @@ from tqdm import tqdm
 
 from lab.data.lra.images import CIFAR_SIDE, CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
 from lab.data.lra.tasks import find_source, lra_tasks
-from lab.data.preparation import check_accepted, check_settings, prepare_once, save_array, write_manifest
+from lab.data.preparation import (
+    check_accepted,
+    check_files,
+    check_settings,
+    prepare_once,
+    save_array,
+    write_manifest,
+)
 from lab.data.published import CORPORA
 from lab.errors import UserError
 from lab.files import sha256_of
@@ -439,6 +446,7 @@ def prepare_images(options: Namespace) -> dict:
     manifest = prepare_once(options.dest, build)
     there = {"grey": False, "size": None, **manifest}
     check_settings(options.dest, there, {"corpus": options.set, **shape})
+    check_files(options.dest, manifest, options.source)
     accepted = options.partial or manifest["verified"] is not False
     check_accepted(options.dest, "other files than the original ones", accepted, "--partial")
     return manifest

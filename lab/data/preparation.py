@@ -24,7 +24,7 @@ from conventions.content import HASHES, hashes_of
 from lab.data.prepared import DICTIONARY, NEW, read_manifest
 from lab.data.tokenization import Tokenize
 from lab.errors import UserError
-from lab.files import RUN_MARK, begin, check_output_folder, made_folder, write_json
+from lab.files import RUN_MARK, begin, check_output_folder, known_sha256, made_folder, write_json
 
 COMMANDS = "data-prep"
 
@@ -113,6 +113,22 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
                 f"{dest} was prepared {_in_words(key, manifest.get(key))}, not {_in_words(key, value)}; name "
                 "another --dest or move it away"
             )
+
+
+def check_files(dest: Path, manifest: dict, source: Path | None) -> None:
+    """UserError where `source`, or a file in it, is another one than that which `dest` was made from."""
+    known = manifest.get("sources", {})
+    if source is None or not known:
+        return
+    if source.is_file():
+        others = [] if known_sha256(source) in known.values() else [source]
+    else:
+        there = {source / name: digest for name, digest in known.items() if (source / name).is_file()}
+        others = [path for path, digest in there.items() if known_sha256(path) != digest]
+    if others:
+        raise UserError(
+            f"{dest} was prepared from other files than {others[0]}; name another --dest or move it away"
+        )
 
 
 def _in_words(key: str, value: Any) -> str:

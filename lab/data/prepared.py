@@ -223,7 +223,8 @@ def identify(folder: Path) -> dict[str, Any]:
             return {**{key: manifest[key] for key in GLUE}, "splits": of_each}
         return {key: manifest.get(key) for key in TEXT}
     except FileNotFoundError:
-        return {"files": {one.name: known_sha256(one) for one in sorted(folder.glob("*.idx"))}}
+        files = sorted(path for pattern in ("*.idx", "*.bin", "dict*.txt") for path in folder.glob(pattern))
+        return {"files": {path.name: known_sha256(path) for path in files}}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged; {PREPARE}") from None
 

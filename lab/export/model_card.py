@@ -4,6 +4,7 @@ It is README.md with the metadata that model hubs read.
 """
 
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def _command(result: dict[str, Any]) -> str:
     if "masked_tokens" in result:
         return "scripts/lab.sh evaluate mlm"
     context = f" --context-window {result['context_window']}" if result.get("context_window") else ""
-    return f"scripts/eval_ppl.sh{context} --tokens-per-sample {result.get('tokens_per_sample')}"
+    words = [f"scripts/eval_ppl.sh{context} --tokens-per-sample {result.get('tokens_per_sample')}"]
+    return " ".join([*words, *map(shlex.quote, result.get("flags", []))])
 
 
 def _study_record(folder: Path, made: int) -> dict[str, Any]:

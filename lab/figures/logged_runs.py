@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice, pairwise
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from lab.figures.models import (
     load,
     mark_of,
     read_run,
+    run_name,
     what_was_read,
 )
 from lab.figures.training import checkpoints_of
@@ -53,6 +55,8 @@ def run_gradients(options: Namespace) -> None:
     runs = [read_run(folder) for folder in options.runs]
     half = [run for run in runs if any("loss_scale" in record for record in run.records.values())]
     full = [run for run in runs if run not in half]
+    check_apart(half)
+    check_apart(full)
     for run in full:
         check_every_update(run)
     if data and not full:
@@ -67,6 +71,18 @@ def run_gradients(options: Namespace) -> None:
         settings = {**what_was_read(full), "corpus": mark_of(data), "minibatches": options.minibatches}
         minibatches = options.minibatches
         write_once(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
+
+
+def check_apart(runs: Sequence[LoggedRun]) -> None:
+    """UserError for two runs that a figure would not tell apart."""
+    seen: dict[tuple[Any, ...], LoggedRun] = {}
+    for run in runs:
+        for key in ((run.method, exponent(run), run.seed), (run_name(run.folder),)):
+            if (other := seen.setdefault(key, run)) is not run:
+                both = f"{shown_path(other.folder)} and {shown_path(run.folder)}"
+                raise UserError(
+                    f"{both} have one name, or one attention and seed; a figure shows one of each"
+                )
 
 
 def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
@@ -262,6 +278,7 @@ def run_temperature(options: Namespace) -> None:
     for run in runs:
         if run.method != "lln" or not run.valid:
             raise UserError(f"{shown_path(run.folder)} is not an LLN run with valid losses; leave it out")
+    check_apart(runs)
     if not any(exponent(run) for run in runs):
         raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
     write_once(options, "fixed-exponents", what_was_read(runs), lambda: _fixed_exponents(runs))

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,13 @@ def settings_tables(section: Section) -> list[str]:
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
     records = [{**record, "settings": given_settings(record)} for record in section.records]
 
+    def shown(value: Callable[[Record], Any], record: Record) -> str:
+        with suppress(KeyError, TypeError):  # data of fairseq-preprocess have no manifest
+            return number(value(record))
+        return "–"
+
     def same(value: Callable[[Record], Any]) -> str:
-        return " or ".join(sorted({number(value(record)) for record in records}))
+        return " or ".join(sorted({shown(value, record) for record in records}))
 
     def setting(group: str, key: str) -> str:
         return same(lambda record: record["settings"][group][key])

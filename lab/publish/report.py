@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.console import Parser
-from lab.errors import UserError
+from lab.errors import MALFORMED, UserError
 from lab.files import ROOT, begins, check_output, read_json, shown_path, write_atomically
 from lab.publish.html import GENERATOR, Link, Page, Part, Section, Table, markdown_parts, png, render
 from lab.publish.report_runs import find_runs, is_aside, run_name, training_sections, written
@@ -124,8 +124,19 @@ def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
 
 def result_sections(results: list[Result]) -> list[Section]:
     """The sections in the order of the page; those without results are empty."""
+    readable = [result for result in results if is_readable(result)]
     sections = (perplexities, glue_results, lra_results, studies, costs, analysis, environments)
-    return [section(results) for section in sections]
+    return [section(readable) for section in sections]
+
+
+def is_readable(result: Result) -> bool:
+    """Whether the figures of a file are those of a command here; a file of other origin may lack some."""
+    try:
+        for section in (perplexities, glue_results, lra_results, environments):
+            section([result])
+        return isinstance(result.record.get("cell", {}), dict)
+    except MALFORMED:
+        return False
 
 
 def environments_in(record: Any) -> Iterator[dict[str, Any]]:
@@ -174,10 +185,9 @@ def perplexities(results: list[Result]) -> Section:
                 continue
             seen.add(mark)
             masked = masked or "masked_tokens" in part
-            checkpoint = Path(part.get("checkpoint", result.path))
             rows.append(
                 [
-                    f"{part.get('architecture', '–')} ({checkpoint.parent.name}/{checkpoint.name})",
+                    model_of(part, result),
                     part["split"],
                     written(part.get("corpus")),
                     shown(part.get("updates"), ",d"),
@@ -191,6 +201,14 @@ def perplexities(results: list[Result]) -> Section:
             )
     note = ["Encoders: masked-LM perplexity, over the masked tokens."] if masked else []
     return Section("Perplexities", [*note, Table(header, rows)] if rows else [])
+
+
+def model_of(evaluation: dict[str, Any], result: Result) -> str:
+    """The architecture and the checkpoint, or the cell of a study, that were evaluated."""
+    if "cell" in result.record:
+        return result.name
+    checkpoint = Path(evaluation.get("checkpoint", result.path))
+    return f"{evaluation.get('architecture', '–')} ({checkpoint.parent.name}/{checkpoint.name})"
 
 
 def glue_results(results: list[Result]) -> Section:

@@ -77,9 +77,9 @@ class RunFolder:
         return [path for path in self.path.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
 
     def checkpoint(self, name: str) -> Path:
-        """The checkpoint `best` or `last`; the last one if no best was saved."""
-        wanted = self.path / f"checkpoint_{name}.pt"
-        return wanted if wanted.is_file() else self.path / LAST
+        """The checkpoint `best` or `last`; the other one if that was not saved."""
+        wanted, other = (LAST, BEST) if name == "last" else (BEST, LAST)
+        return self.path / (wanted if (self.path / wanted).is_file() else other)
 
     @contextmanager
     def lock(self, patience: float = 0) -> Iterator[int]:

@@ -84,7 +84,7 @@ def run_figures(log: Path) -> dict[str, Any]:
     ends = [record["train_num_updates"] for record in records["train"]]
     return {
         "updates": int(max([*updates, *ends], default=0)),
-        "seconds": seconds_at_speed(updates, batches, speeds) if inner else None,
+        "seconds": seconds_at_speed(updates, batches, speeds, max(ends, default=0)) if inner else None,
         "tokens_per_second": statistics.median(speeds) if inner else None,
         "tokens_per_update": statistics.median(batches) if inner else None,
         "peak_memory_bytes": peak_memory(records),
@@ -97,15 +97,21 @@ def peak_memory(records: dict[str, list[Entry]]) -> int | None:
     return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
 
 
-def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float]) -> float:
+def seconds_at_speed(
+    updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float], end: float = 0
+) -> float:
     """The time of a training from its log: of all tokens at the speed of their record.
 
+    Updates after the last record, up to `end`, count at the usual speed, as does a record without one.
     fairseq's own clock ("wall") does not advance in a resumed process.
     """
-    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
-    usual = statistics.median(speeds)
-    pairs = zip(batches, speeds, strict=True)
-    return sum(interval * batch / (speed or usual) for batch, speed in pairs if speed or usual)
+    gaps = [b - a for a, b in pairwise([0, *updates])]
+    usual = statistics.median(gap for gap in gaps if gap > 0)
+    steps = [gap if gap > 0 else usual for gap in gaps]  # a resumed run repeats updates
+    speed, batch = statistics.median(speeds), statistics.median(batches)
+    steps, batches = [*steps, max(0, end - updates[-1])], [*batches, batch]
+    pairs = zip(steps, batches, [*speeds, speed], strict=True)
+    return sum(step * batch / (own or speed) for step, batch, own in pairs if own or speed)
 
 
 class Progress:

@@ -319,6 +319,8 @@ def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
     that the study does not know how to prepare.
     """
     folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
+    if not folders and (source or cells[0].plan.data):
+        raise UserError(f"{cells[0].study.name} draws its own data; leave --data and --source out")
     missing = [folder for folder in folders if not folder.is_dir()]
     for name, (script, *words) in cells[0].study.prepare.items():
         if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):

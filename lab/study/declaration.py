@@ -302,6 +302,7 @@ def _study(path: Path, keys: StudyKeys) -> Study:
     if not keys.config:
         raise UserError(f"{path}: config is missing; docs/studies.md describes it")
     axes = {name: read_axis(path, name, value, keys.config) for name, value in keys.axes.items()}
+    check_conditional(path, axes)
     for key in ("config", "data"):
         check_placeholders(path, key, getattr(keys, key), axes)
     if keys.start:
@@ -452,6 +453,19 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
     return Choice(name, settings, label, keys.config or name, keys.seeds, keys.on_request)
 
 
+def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
+    """UserError where a choice has anything but settings for a choice of another axis."""
+    for name, axis in axes.items():
+        for choice in axis.choices.values():
+            for key, value in choice.settings.items():
+                for other, given in value.items() if key in axes and isinstance(value, Mapping) else ():
+                    if not isinstance(given, Mapping):
+                        raise UserError(
+                            f"{path}: {name}.{choice.name}.{key}.{other} needs settings such as "
+                            f"{{plan: elu}}, found {given!r}"
+                        )
+
+
 def check_groups(settings: Mapping[str, Any], where: str) -> None:
     """UserError for a key without a value, and for `yaml`, also below another axis, without groups."""
     for key, value in settings.items():
@@ -466,6 +480,10 @@ def check_groups(settings: Mapping[str, Any], where: str) -> None:
                 f"{where}.{YAML} needs groups of settings such as {{model: {{encoder_layers: 2}}}}, "
                 f"found {value!r}"
             )
+        elif key == YAML:
+            for one in value.values():
+                if not isinstance(name := one.get("_name", ""), str):
+                    raise UserError(f"{where}.{YAML}: _name is {name!r}; it is a text")
 
 
 def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]) -> None:
@@ -488,10 +506,10 @@ def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
                 f"{path}: prepare needs a script of data-prep/ with its arguments, found {words!r}"
             )
         check_known(words[0], scripts, f"{path}: prepare: data-prep/ has no {words[0]}")
-        if outside := [
-            word for word in map(Path, map(str, words)) if word.is_absolute() or ".." in word.parts
-        ]:
-            raise UserError(f"{path}: prepare names {outside[0]}; name folders inside the project")
+        for word in map(str, words):
+            place = Path(word.partition("=")[2] if word.startswith("-") else word)
+            if place.is_absolute() or ".." in place.parts or "://" in word:
+                raise UserError(f"{path}: prepare names {word}; name folders inside the project")
     return {str(folder): tuple(map(str, words)) for folder, words in by_folder.items()}
 
 
@@ -669,8 +687,15 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
     except OSError:
         raise UserError(f"{where}: results/paper has no table {keys.table}") from None
     key, value, by = keys.key or (next(iter(table[0])),), {"": keys.value}, ""
-    if isinstance(keys.value, Mapping):
-        by, value = next(iter(keys.value.items()))
+    if isinstance(keys.value, Mapping | list):
+        try:
+            [(by, value)] = keys.value.items()
+            value = {str(choice): str(column) for choice, column in value.items()}
+        except (AttributeError, ValueError):
+            raise UserError(
+                f"{where}: value is {keys.value!r:.80}; it is a column, or has a column for each choice of "
+                "an axis, such as {model: {t1: ppl}}"
+            ) from None
     for column in (*key, *value.values(), *([keys.average] if keys.average else [])):
         check_known(column, table[0], f"{where}: {keys.table} has no column {column}")
     if by and by not in rows:

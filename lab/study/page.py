@@ -20,7 +20,7 @@ from PIL import Image
 
 from conventions.files import is_plain
 from lab.data.prepared import same_data
-from lab.errors import UserError, check_known
+from lab.errors import MALFORMED, UserError, check_known
 from lab.files import (
     FINGERPRINT,
     RESULTS,
@@ -28,6 +28,7 @@ from lab.files import (
     fingerprint,
     is_generated,
     marked,
+    read_json,
     renewed,
     run_lock,
     shown_path,
@@ -48,17 +49,25 @@ from lab.publish.tables import (
     seed_of,
 )
 from lab.run.recipe import given_settings
-from lab.store import STORE, place_of
+from lab.store import STORE, place_of, stored
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import plotted_by
-from lab.study.records import OLDER, best_note, best_records, gather, read_records, settings_mark
+from lab.study.records import (
+    OLDER,
+    PATTERN,
+    all_records,
+    best_note,
+    best_records,
+    gather,
+    named_study,
+    settings_mark,
+)
 from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
 from lab.study.table import NONE, verdicts, write_table
+from lab.study.tuning import is_tuned_as_now, with_all_tried
 from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
-MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""Exceptions of reading a record that was edited."""
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Lines of the prose of a page."""
 LOOK = 2
@@ -259,7 +268,7 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
         ]
         runs += len(found["tried"])
         lines.append([spec.label(key), *scores])
-    updates = f" of {study.tune.updates:,} updates" if study.tune else ""
+    updates = f" of {one['updates']:,} updates" if "updates" in one else ""
     title = (
         f"Choosing {one['setting']} by {one['by']} in {runs} runs{updates} of the first seed; "
         '"*": the value that was taken.'
@@ -334,7 +343,7 @@ def section_of(study: Study, records: Sequence[Record]) -> Section:
 
 def shown_records(study: Study, out: Path) -> list[Record]:
     """The records in `out` from which tables and verdicts are made; with `best`, only the best choice's."""
-    records = without_outdated(study, read_records(out, study))
+    records = without_outdated(study, with_all_tried(all_records(out, study)))
     check_one_setting(records, out)
     return best_records(study.best, records)
 
@@ -365,7 +374,7 @@ def chosen_in(record: Record) -> str | None:
 
 
 def is_current(study: Study, record: Record) -> bool:
-    """Whether a record was measured with the settings that the study gives its cell now."""
+    """Whether a record was tuned, trained and measured as the study says now."""
     cell = record["cell"]
     try:
         choices = tuple(axis.choice(cell[name]) for name, axis in study.axes.items())
@@ -376,8 +385,13 @@ def is_current(study: Study, record: Record) -> bool:
     tuned = now.tuned_axis if now.is_tuned else None
     if not now.exists() or record.get("tuned", {}).get("setting") != tuned:
         return False
-    # With `start: given` the fingerprint includes the checkpoint's, and the checkpoint may not be here.
-    same = study.start == GIVEN or record[FINGERPRINT] == now.fingerprint()
+    if tuned and not is_tuned_as_now(study.tune, record["tuned"]):
+        return False
+    if any(record.get(key, value) != value for key, value in now.measurement().items()):
+        return False
+    # The fingerprint includes that of a checkpoint that the command named, which may not be here.
+    named = study.start == GIVEN or "seed" not in record.get("start", {"seed": None})
+    same = named or record[FINGERPRINT] == now.fingerprint()
     return same and settings_mark(record) == fingerprint([now.experiment.settings, now.own_flags()])
 
 
@@ -451,13 +465,24 @@ def is_published(out: Path) -> bool:
 
 
 def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
-    """UserError if a file that was not generated is in the place of the page or a picture."""
+    """UserError where the page of another study, or a file that was not generated, would be replaced."""
     for path in paths:
+        if path.name == PAGE and (other := other_study(study, path)):
+            raise UserError(f"{path} is the page of the study {other}; choose another --out")
         if os.path.lexists(path) and not (is_generated(path) or is_early_page(study, path)):
             raise UserError(
                 f"{path} was not written by scripts/study.sh, which needs that name; move it "
                 "away, or choose another --out"
             )
+
+
+def other_study(study: Study, page: Path) -> str | None:
+    """The study that a page with another title is about, by the records beside it; None if it is this one."""
+    if not is_generated(page) or f"\n# {study.about}\n" in page.read_text(encoding="utf-8"):
+        return None
+    records = [*map(read_json, page.parent.glob(PATTERN)), *stored(page.parent).values()]
+    names = {named_study(record) for record in records} - {None, study.name}
+    return min(names, default=None)
 
 
 def is_early_page(study: Study, path: Path) -> bool:

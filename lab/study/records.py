@@ -36,7 +36,12 @@ SHAPE = TypeAdapter(Record)
 
 
 def read_records(folder: Path, study: Study) -> list[Record]:
-    """The records of a study's cells in `folder`, without tuning.
+    """The records of a study's cells in `folder`, without tuning, see `all_records`."""
+    return [record for record in all_records(folder, study) if "tuning" not in record["cell"]]
+
+
+def all_records(folder: Path, study: Study) -> list[Record]:
+    """The records of a study in `folder`, runs of tuning included.
 
     They are in single files, or in the store of the folder; the file of a cell comes first. The records of
     other studies are passed over, as are files that lie deeper or less deep than a record.
@@ -50,7 +55,7 @@ def read_records(folder: Path, study: Study) -> list[Record]:
         if folder / place not in found:
             check_record(folder / place, record, folder, study)
             found[folder / place] = record
-    return [found[path] for path in sorted(found) if "tuning" not in found[path]["cell"]]
+    return [found[path] for path in sorted(found)]
 
 
 def loose_records(folder: Path, study: Study) -> dict[Path, Record]:

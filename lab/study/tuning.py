@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lab.store import Tuned
+from lab.publish.tables import grouped
+from lab.store import Record, Tuned
 from lab.study.cells import Cell
 from lab.study.schema import TUNED_BY, Tune
 
@@ -99,16 +100,45 @@ def _best_of(scores: Mapping[str, float], tune: Tune) -> str:
 def score_of(cell: Cell) -> float | None:
     """The best valid figure of a tuning run; None if it diverged or logged no finite number."""
     record = cell.record()
-    if record is None or "diverged" in record:
+    return None if record is None else _score_in(record, cell.study.tune.by)
+
+
+def _score_in(record: Record, by: str) -> float | None:
+    if "diverged" in record:
         return None
-    curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
-    points = record["training"]["curves"].get(curve, [])
-    return TUNED_BY[cell.study.tune.by](
+    points = record["training"]["curves"].get("valid" if by == "valid_loss" else "valid_accuracy", [])
+    return TUNED_BY[by](
         (value for _, value in points if value is not None and math.isfinite(value)), default=None
     )
 
 
 def tried(cell: Cell) -> Tuned:
     """The values that tuning tried for a cell, and the one it chose."""
-    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
-    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=cell.study.tune.by)
+    tune, scores = cell.study.tune, {one.tuning: score_of(one) for one in tuning_cells(cell)}
+    return Tuned(setting=cell.tuned_axis, chosen=cell.chosen, tried=scores, by=tune.by, updates=tune.updates)
+
+
+def with_all_tried(records: Sequence[Record]) -> list[Record]:
+    """The records without those of tuning, whose scores join the values that each record has tried.
+
+    A record knows the values that were tried before it was measured; others may have followed.
+    """
+    runs = grouped([one for one in records if "tuning" in one["cell"]], _row_of)
+    measured = [one for one in records if "tuning" not in one["cell"]]
+    return [_with_tried(one, runs.get(_row_of(one), [])) if "tuned" in one else one for one in measured]
+
+
+def _with_tried(record: Record, runs: Iterable[Record]) -> Record:
+    tuned = record["tuned"]
+    scores = {value: _score_in(run, tuned["by"]) for run in runs for value in run["cell"]["tuning"].values()}
+    return {**record, "tuned": {**tuned, "tried": tuned["tried"] | scores}}
+
+
+def _row_of(record: Record) -> tuple[str, ...]:
+    return tuple(value for name, value in record["cell"].items() if name not in ("seed", "tuning"))
+
+
+def is_tuned_as_now(tune: Tune, tuned: Tuned) -> bool:
+    """Whether a record was tuned by the figure, after the updates, and with the values of today's study."""
+    same = tuned["by"] == tune.by and tuned.get("updates", tune.updates) == tune.updates
+    return same and {*tune.values} <= {*tuned["tried"]}

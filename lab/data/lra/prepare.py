@@ -29,11 +29,11 @@ from lab.data.lra.images import write_image, write_pathfinder
 from lab.data.lra.tasks import BOTH, STATE_SPACE, LraTask, MissingFiles, Source, find_source, lra_tasks
 from lab.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, read_pairs, write_text
 from lab.data.lra.writing import SplitRecord, Symbols, write_description, write_files, write_pixels
-from lab.data.preparation import check_accepted, check_settings, prepare_once
+from lab.data.preparation import check_accepted, check_files, check_settings, prepare_once
 from lab.data.prepared import SPLITS
 from lab.data.published import CORPORA, address_mark, fetch
 from lab.errors import UserError
-from lab.files import check_output_folder, known_sha256, sha256_of, write_atomically
+from lab.files import check_output_folder, sha256_of, write_atomically
 
 SAMPLE = "sample"
 LEAST_OCCURRENCES = {"text": 15, "retrieval": 1}
@@ -103,12 +103,11 @@ def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, fold
         asked["examples"] = options.examples or sum(task.sizes.values())
         there["examples"] = sum(split.get("examples", 0) for split in manifest["splits"].values())
     else:
-        archive = find_source(task, options.source).path
         if options.length:
             asked["length"] = options.length
-        if archive.is_file() and known_sha256(archive) not in manifest.get("sources", {}).values():
-            asked["sources"] = {archive.name: known_sha256(archive)}
     check_settings(folder, there, asked)
+    if options.source is not None:
+        check_files(folder, manifest, find_source(task, options.source).path)
 
 
 class _Builder:

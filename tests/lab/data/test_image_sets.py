@@ -73,6 +73,9 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert np.array_equal(data.images("test")[..., 0], arrays[NAMES[2]])
     assert np.array_equal(np.load(tmp_path / "mnist/test.label.npy"), arrays[NAMES[3]])
     assert data.manifest["verified"] is False and len(data.manifest["sources"]) == 4
+    write_mnist(tmp_path / "other", images=40)
+    sentence = refused(command, "mnist", "--from", tmp_path / "other", "--dest", words[-1], "--partial")
+    assert "was prepared from other files than" in sentence and "name another --dest" in sentence
     sentence = refused(command, "digits", "--dest", tmp_path / "mnist")
     assert "was prepared with corpus mnist, not with corpus digits; name another --dest" in sentence
 

@@ -211,6 +211,15 @@ def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path,
     assert not same_data(first, second)
 
 
+@pytest.mark.parametrize("changed", ["train.idx", "train.bin", "dict.txt"])
+def test_data_without_a_manifest_are_known_by_all_of_their_files(changed, tmp_path):
+    for name in ("train.idx", "train.bin", "dict.txt"):
+        (tmp_path / name).write_text(name)
+    first = identify(tmp_path)
+    (tmp_path / changed).write_text("another")
+    assert not same_data(first, identify(tmp_path))
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Identity of prepared data: only content matters, also when a file changes back and forth."""

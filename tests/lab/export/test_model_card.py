@@ -79,6 +79,13 @@ def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
     assert "scripts/eval_ppl.sh --tokens-per-sample 32" in text
 
 
+def test_the_command_of_a_result_has_its_flags(run):
+    result = {"updates": 4, "corpus": "tiny", "perplexity_per_token": 7.0, "tokens_per_sample": 32}
+    write_json(run / "checkpoint_last.test.json", {**result, "flags": ["--sample-break-mode", "eos"]})
+    [evaluation] = read_run(read_checkpoint(run / CHECKPOINT)).evaluations
+    assert evaluation.source == "scripts/eval_ppl.sh --tokens-per-sample 32 --sample-break-mode eos"
+
+
 def test_results_of_other_weights_or_data_are_passed_over(run):
     result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
     write_json(run / "checkpoint_last.test.json", result)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -110,6 +112,26 @@ def test_every_seed_counts_in_the_loss_scales(largest, verdict):
     steep, level = logged_runs._loss_scales(runs)["checks"]
     assert level["verdict"] == verdict and "3 seeds" in level["measured"]
     assert steep["verdict"] == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        (half("lln", 1, 5, alpha=2), True),
+        (half("lln", 1, 5, alpha=4), False),
+        (half("lln", 2, 5, alpha=2), False),
+        (half("softmax", 1, 5), False),
+    ],
+)
+def test_two_runs_of_one_method_and_seed_are_refused(other, refused):
+    runs = [half("lln", 1, 5, alpha=2), replace(other, folder=Path("other"))]
+    refusal = pytest.raises(UserError, match="a figure shows one of each")
+    with refusal if refused else nullcontext():
+        logged_runs.check_apart(runs)
+    with refusal:  # one name
+        logged_runs.check_apart(
+            [replace(run, folder=Path(place, "one")) for run, place in zip(runs, "ab", strict=True)]
+        )
 
 
 def test_attention_of_trained_models(runs, call, tmp_path, encoder_corpus):

@@ -167,6 +167,30 @@ def test_records_and_pages_of_studies(call, runs, tmp_path):
     assert len(rows_of(page, "Models and their cost")) == 4
 
 
+def test_a_perplexity_of_a_study_has_the_name_of_its_cell(call, runs, tmp_path):
+    found = {"apart": {"test": {"perplexity_per_token": 537.35}}}
+    carried = {"study": "carried", "checkpoint": "last", "cell": {"model": "elu", "seed": 1}, "found": found}
+    write_json(runs / "carried" / "elu" / "seed1.json", carried)
+    page = written(call, runs, tmp_path / "report.html")
+    assert ["carried/elu/seed1.json", "test"] in [row[:2] for row in rows_of(page, "perplexity per word")]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"perplexity_per_token": 3},
+        {"perplexity_per_token": "abc", "split": "valid"},
+        {"study": "x", "cell": 5, "found": {}},
+        {"found": {"dev": 3, "learning_rate": 1, "task": "RTE", "score": 1}, "cell": {"seed": 1}},
+        {**MACHINE, "hardware": 3},
+    ],
+)
+def test_files_of_other_origin_are_left_out(call, runs, tmp_path, record):
+    page = written(call, runs, tmp_path / "report.html")
+    write_json(runs / "theirs.json", record)
+    assert written(call, runs, tmp_path / "report.html") == page
+
+
 def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
     assert written(call, runs, tmp_path / "one.html") == written(call, runs, tmp_path / "two.html")
 

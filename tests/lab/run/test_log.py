@@ -44,6 +44,18 @@ def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
     assert figures["seconds"] == 4 * 16 / 32 and figures["updates"] == 4
 
 
+def test_the_time_of_updates_after_the_last_interval_and_of_unequal_epochs_counts(log):
+    """At a second an update."""
+    inner = [line("train_inner", loss=5.0, wps=16, wpb=16, num_updates=update) for update in (100, 200)]
+    end = line("train", train_loss=5.0, train_wps=16, train_wpb=16, train_num_updates=250)
+    assert run_figures(log([*inner, end]))["seconds"] == 250
+    epochs = [
+        line("train", train_loss=5.0, train_wps=16, train_wpb=16, train_num_updates=update)
+        for update in (40, 80, 85)
+    ]
+    assert run_figures(log(epochs))["seconds"] == 85
+
+
 def test_a_run_without_an_interval_has_a_dash_in_every_table(log):
     seconds = run_figures(log([line("valid", valid_loss=6.0, valid_num_updates=4)]))["seconds"]
     assert spread([seconds, seconds]) == shown(seconds, ".1f") == "–"

@@ -95,6 +95,16 @@ def test_fresh_removes_nothing(tmp_path, capsys):
     assert find_resume_point(tmp_path) is None
 
 
+@pytest.mark.parametrize(("saved", "other"), [("best", "last"), ("last", "best")])
+def test_the_only_checkpoint_is_the_one_asked_for(saved, other, tmp_path):
+    run = RunFolder(tmp_path)
+    path = tmp_path / f"checkpoint_{saved}.pt"
+    path.touch()
+    assert run.checkpoint(saved) == run.checkpoint(other) == path
+    run.keep_only(run.checkpoint(other))
+    assert path.is_file()
+
+
 def test_second_run_is_refused_while_the_first_holds_the_folder(tmp_path):
     sentence = rf"in use by process {os.getpid()} on .*; wait until that run has ended"
     with run_lock(tmp_path), pytest.raises(UserError, match=sentence), run_lock(tmp_path):

@@ -214,6 +214,22 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
         ({"prepare": ["/bin/sh", "-c", "true"]}, "prepare: data-prep/ has no /bin/sh; choose from"),
         ({"prepare": ["../scripts/test.sh"]}, "data-prep/ has no ../scripts/test.sh"),
         ({"prepare": {"data/x": ["glue.sh", "--dest", "data/../../x"]}}, "names data/../../x; name folders"),
+        *(
+            ({"prepare": ["lra.sh", word]}, f"prepare names {word}; name folders inside the project")
+            for word in ("--dest=/x", "--dest=../x", "--url=http://example.com/x", "http://example.com/x")
+        ),
+        (
+            {"axes": {"preset": ["tiny"], "method": {"mine": {"preset": {"tiny": "norm"}}}}, "claims": []},
+            "method.mine.preset.tiny needs settings such as {plan: elu}, found 'norm'",
+        ),
+        *(
+            ({"paper": {"table": "linear_01_mnist", "value": value}}, "paper: value is ")
+            for value in ([], ["bits"], {}, {"preset": "bits"}, {"a": {}, "b": {}})
+        ),
+        (
+            {"axes": {"method": {"mine": {"yaml": {"model": {"_name": ["a"]}}}}}, "config": "x"},
+            "method.mine.yaml: _name is ['a']; it is a text",
+        ),
         ({"settings": {"lr": "${oc.env:HOME}"}}, "settings has an interpolation"),
         ({"config": "configs/${oc.env:HOME}.yaml"}, "config has an interpolation"),
         *(

@@ -13,7 +13,7 @@ import pytest
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
-from lab.files import MARK, RESULTS, ROOT, run_lock
+from lab.files import MARK, RESULTS, ROOT, run_lock, write_json
 from lab.methods import LANGUAGE_MODELS, NAMED
 from lab.publish import plots
 from lab.publish.html import markdown_parts
@@ -431,6 +431,25 @@ def test_a_record_counts_only_if_the_study_tunes_its_cell_as_it_was_tuned(study_
         assert "counted in no verdict: tiny/elu." in write_page(not_tuning, shown_records(not_tuning, out))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"checkpoint": "best"},
+        {"tune": {"axis": "lr", "values": [0.1, 0.2, 0.4], "updates": 4}},
+        {"tune": {"axis": "lr", "values": [0.1, 0.2, 0.4, 0.8], "updates": 3}},
+    ],
+)
+def test_a_record_that_was_tuned_or_measured_otherwise_counts_in_no_verdict(study_with, tmp_path, change):
+    keys = {"checkpoint": "last", "tune": {"axis": "lr", "values": [0.1, 0.2, 0.4], "updates": 3}}
+    study, record = study_with(**keys), tuned_record(1, "0.2", ["0.1", "0.2", "0.4"])
+    record = {**record, "checkpoint": "last", "tuned": {**record["tuned"], "updates": 3}}
+    write_tuned(study, tmp_path, record)
+    assert "earlier settings" not in write_page(study, shown_records(study, tmp_path))
+    now = study_with(**{**keys, **change})
+    page = write_page(now, shown_records(now, tmp_path))
+    assert "counted in no verdict: tiny/elu." in page and "in 3 runs of 3 updates of the first seed" in page
+
+
 def test_a_row_has_the_tuned_value_of_its_first_seed(study_with, tmp_path):
     """As long as the seeds of an earlier choice have not been measured again."""
     study = study_with(tune={"axis": "lr", "values": [0.1, 0.2, 0.4], "updates": 3})
@@ -489,6 +508,31 @@ def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp
         shown_records(study, tmp_path)
     written(study, tmp_path, [{**RECORDS[2], "start": {**start, "fingerprint": "b", "seed": 1}}])
     assert shown_records(study, tmp_path)  # of runs of another study, one for each method
+
+
+def test_a_start_that_the_command_names_is_not_an_earlier_setting(study_with, tmp_path):
+    study = study_with(start="roberta_short")
+    start = {"path": "a.pt", "fingerprint": "a"}
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path, start=Path(__file__))
+    write_record(cell, {**made_up("elu", 1, loss_nats=0.1), "start": start})
+    assert "earlier settings" not in write_page(study, shown_records(study, tmp_path))
+
+
+def test_the_page_of_another_study_is_not_replaced(study_file, study_with, tmp_path):
+    out, study = tmp_path / "out", read_study(study_file)
+    written(study, out)
+    publish(study, out)
+    page = (out / "README.md").read_text()
+    renamed = study_with(about="The same study, called otherwise")
+    publish(renamed, out)
+    assert "called otherwise" in (out / "README.md").read_text()
+    (out / "README.md").write_text(page)
+    other = replace(renamed, name="other")
+    for path in out.rglob("seed*.json"):
+        write_json(path.parent / "seed9.json", {**json.loads(path.read_text()), "study": "other"})
+    with pytest.raises(UserError, match=r"is the page of the study tiny; choose another --out"):
+        check_out(cells(other, out=out))
+    assert (out / "README.md").read_text() == page
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lab.commands import quickstart
 from lab.errors import UserError
 from lab.files import ROOT, begin, run_lock
 from lab.run.log import read_records
+from lab.store import STORE
 from lab.study.page import PAGE
 
 UPDATES = 20  # the log has every tenth
@@ -109,6 +110,14 @@ def test_fresh_moves_runs_of_quickstart_alone_aside(cells, tmp_path, capsys):
     aside = tmp_path / "earlier-2"
     assert (aside / PAGE).is_file() and (aside / run.relative_to(tmp_path) / "thesis.tex").is_file()
     assert capsys.readouterr().out == f"moved to {aside}: transnormer_t1, {PAGE}\n"
+
+
+def test_fresh_moves_a_store_aside_and_nothing_continues_without_a_checkpoint(cells, tmp_path):
+    (tmp_path / STORE).touch()
+    assert quickstart.continuations(cells[0]) == []
+    quickstart.start_over(cells)
+    assert {path.name for path in tmp_path.iterdir()} == {"earlier-1"}
+    assert (tmp_path / "earlier-1" / STORE).is_file()
 
 
 def test_fresh_leaves_a_run_that_is_at_work(cells):

@@ -10,7 +10,17 @@ from lab.files import write_json
 from lab.run.recipe import option
 from lab.study.cells import check_flags
 from lab.study.declaration import read_study
-from lab.study.tuning import best_value, runs_of_tuning, tuning_cells, with_chosen, without_score
+from lab.study.records import all_records
+from lab.study.tuning import (
+    best_value,
+    is_tuned_as_now,
+    runs_of_tuning,
+    tried,
+    tuning_cells,
+    with_all_tried,
+    with_chosen,
+    without_score,
+)
 from tests.lab.study.conftest import cells, record_of, write_record
 
 
@@ -82,6 +92,33 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         assert tuned(cell, (curve, curve)) is None and with_chosen([cell]) == []
         [advice] = without_score([cell])
         assert advice.startswith("tiny, elu: no run of tuning has logged a valid_loss that is a number")
+
+
+def test_values_tried_since_a_record_was_made_count(study_with, tmp_path):
+    study = study_with(tune={"axis": "lr", "values": [1, 2, 4], "updates": 3})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path)
+    assert tuned(cell, ([[1, 2.0]], [[1, 1.0]], [[1, 3.0]])) == "2"
+    before = {"setting": "lr", "by": "valid_loss", "chosen": "2", "tried": {"1": 2.0, "2": 1.0}}
+    write_record(replace(cell, chosen="2"), {**record_of(cell.key, {}), "tuned": before})
+    [record] = with_all_tried(all_records(tmp_path, study))
+    assert record["tuned"] == {**before, "tried": {"1": 2.0, "2": 1.0, "4": 3.0}}
+    assert tried(replace(cell, chosen="2")) == {**record["tuned"], "updates": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"updates": 4}, False),
+        ({"values": [1, 2, 4]}, False),
+        ({"values": [2]}, True),
+        ({"by": "valid_accuracy"}, False),
+    ],
+)
+def test_whether_a_record_was_tuned_as_the_study_says_now(study_with, change, same):
+    tune = {"axis": "lr", "values": [1, 2], "updates": 3, **change}
+    before = {"setting": "lr", "by": "valid_loss", "chosen": "2", "tried": {"1": 2.0, "2": 1.0}, "updates": 3}
+    assert is_tuned_as_now(study_with(tune=tune).tune, before) == same
 
 
 def test_only_some_choices_are_tuned(study_with, tmp_path):

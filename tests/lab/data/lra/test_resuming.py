@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 
@@ -98,7 +97,7 @@ def test_folder_from_another_archive_is_refused(prepare, refused, shared_dir, tm
     prepare("text", "--from", renamed, "--dest", tmp_path)
     (tmp_path / "other.tar").write_bytes(b"another")
     words = ("data-prep/lra.sh", "text", "--partial", "--dest", tmp_path, "--from")
-    assert re.search(r"sources .*aclImdb_sample.*, not .*other\.tar", refused(*words, tmp_path / "other.tar"))
+    assert "from other files than" in refused(*words, tmp_path / "other.tar")
     assert "there is no" in refused(*words, tmp_path / "missing")
 
 
