@@ -49,6 +49,7 @@ REFUSED = {
         ({"adaptive_input": True, "adaptive_input_cutoff": "a"}, "--adaptive-input-cutoff is 'a'"),
         ({"adaptive_softmax_cutoff": "5,2000000"}, "'5,2000000'; its numbers must rise, to the dictionary's"),
         ({"adaptive_input": True, "adaptive_input_cutoff": "9,5"}, "-input-cutoff is '9,5'; its numbers"),
+        ({"adaptive_input": True, "adaptive_input_cutoff": "5,5"}, "-input-cutoff is '5,5'; its numbers"),
         ({"decoder_layers_to_keep": "0,x"}, "--decoder-layers-to-keep is '0,x'; write the numbers"),
         ({"decoder_layers_to_keep": "-1"}, "--decoder-layers-to-keep is '-1'"),
         ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),

@@ -36,7 +36,7 @@ def cutoffs(text: str, option: str, words: int) -> list[int]:
         UserError: naming the option.
     """
     found = whole_numbers(text.strip("[] "), f"{option} is {text!r}; write whole numbers such as 20000,60000")
-    if not all(low <= high for low, high in pairwise([*found, words])):
+    if not all(low < high for low, high in pairwise([*found, words + 1])):
         raise UserError(f"{option} is {text!r}; its numbers must rise, to the dictionary's {words:,} at most")
     return found
 
