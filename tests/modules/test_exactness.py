@@ -167,6 +167,16 @@ def test_joined_maps_see_changed_maps(change):
         torch.testing.assert_close(list(module.separate_maps(x)), expected)
 
 
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+@pytest.mark.parametrize("make, part", [(Maps, "one"), (lambda: GLU(5, 8), "l1")], ids=["maps", "glu"])
+def test_hooks_in_the_backward_pass_are_called(register, make, part):
+    module, x, calls = make(), torch.randn(3, 2, 5, requires_grad=True), []
+    getattr(getattr(module, part), register)(lambda *given: calls.append(given))
+    out = module(x) if make is not Maps else module.separate_maps(x)[0]
+    out.sum().backward()
+    assert len(calls) == 1
+
+
 def test_glu_sees_adapted_maps():
     """As LoRA adapts them."""
     for name in ("l1", "l2", "l3"):

@@ -114,8 +114,9 @@ def map_rows(linear: nn.Linear, x: Tensor, kernels: bool) -> Tensor:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything is called before or after the module's `forward`, which then must be called."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    """Whether anything is called before or after the module's `forward` or in its backward pass."""
+    forward, backward = module._forward_hooks, module._backward_hooks
+    return bool(forward or module._forward_pre_hooks or backward or module._backward_pre_hooks)
 
 
 def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
