@@ -99,6 +99,8 @@ class BuildKernels(build_ext):
     def build_extension(self, ext):
         name = ext.name.rpartition(".")[2]
         try:
+            if sys.platform == "win32":
+                raise Skipped("Windows is not supported")
             build = {"_cpu": self._build_cpu, "_cuda": self._build_cuda}[name]
             self.built[name] = build(ext, Path(self.get_ext_fullpath(ext.name)))
         except Skipped as why:
@@ -128,8 +130,6 @@ class BuildKernels(build_ext):
     # --- the two parts -------------------------------------------------------------------------------
 
     def _build_cpu(self, ext: Extension, target: Path) -> str:
-        if sys.platform == "win32":
-            raise Skipped("Windows is not supported")
         compiler, torch = machine.compiler(), machine.torch_folder()
         x86 = machine.target(compiler) in ("x86_64", "amd64")
         sources = [x for x in ext.sources if x86 or Path(x).name not in ISA_FLAGS]
