@@ -32,13 +32,14 @@ def formula(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> T
     sums = log_decay.unflatten(-1, (-1, chunk)).cumsum(-1)
     within = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).tril().exp().tril()
     since_start, to_end = sums.exp().unsqueeze(-1), (sums[..., -1:] - sums).exp().unsqueeze(-1)
-    products = (to_end * k).mT @ v
+    products = (to_end * k).to(v.dtype).mT @ v
     state, before = torch.zeros_like(products[:, :, 0]), []
     for number, product in enumerate(products.unbind(2)):
         before.append(state)
         state = since_start[:, :, number, -1:] * state + product
-    out = ((q @ k.mT) * within) @ v + since_start * (q @ torch.stack(before, 2))
-    return out.flatten(2, 3)
+    scores = ((q @ k.mT) * within).to(v.dtype)
+    out = scores @ v + since_start * (q @ torch.stack(before, 2).to(q.dtype))
+    return out.flatten(2, 3).to(v.dtype)
 
 
 def decay_costs(options) -> None:

@@ -130,11 +130,12 @@ def test_published_shapes_and_their_bytes():
     assert first.bytes(FORWARD, 2) == 4 * 8192 * 96 * 128 * 2 and first.bytes(BOTH, 2) == 11 * 8192 * 96 * 256
 
 
-def test_decays_are_measured_and_written(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_decays_are_measured_and_written(monkeypatch, tmp_path, capsys, dtype):
     monkeypatch.setattr(operator_decay, "ENOUGH_MS", 0)
     monkeypatch.setattr(operator_decay, "DIMS", (8,))
     monkeypatch.setattr(measuring, "SAMPLE_MS", 0)
-    options = SimpleNamespace(device="cpu", dtype="float32", rounds=1, out=tmp_path, quicker=64)
+    options = SimpleNamespace(device="cpu", dtype=dtype, rounds=1, out=tmp_path, quicker=64)
     operator_decay.decay_costs(options)
     check_output(tmp_path / "decay.json", operator_decay.RESULT)  # so that it may be measured again
     records = json.loads((tmp_path / "decay.json").read_text())["records"]
