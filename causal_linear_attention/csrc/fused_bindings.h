@@ -154,7 +154,8 @@ struct FusedOperators {
     s.eps = eps;
     if (grad_out.has_value()) {
       check_like(*grad_out, out, "grad_out must be like out");
-      require(root.numel() == s.rows && root.scalar_type() == accumulation_type(out) && root.is_contiguous(),
+      require(root.numel() == s.rows && root.scalar_type() == accumulation_type(out) && root.is_contiguous() &&
+                  on_one_device(root, out),
               "root must be what forward returned");
       grad_out = as_contiguous(*grad_out);
       out = as_contiguous(out);

@@ -283,6 +283,10 @@ def test_operators_refuse_what_would_read_beyond_a_tensor():
     ]:
         with pytest.raises(RuntimeError):
             operator(*arguments)
+    cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    with pytest.raises(RuntimeError, match="root must be what forward returned"):
+        root = torch.zeros(2, device="meta")
+        fused.residual_backward.redispatch(cpu, None, x, x, root, None, 0.0, 1e-8)
 
 
 def library_or_gpu(request, where):
