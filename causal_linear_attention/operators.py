@@ -97,11 +97,14 @@ def new_like(x: Tensor) -> Tensor:
 
 
 def new_rows(q: Tensor, x: Tensor) -> Tensor:
-    """As `new_like(x)`, but with q's heads, in q's order of heads and positions if x has others."""
+    """As `new_like(x)`, but with q's heads, in q's order of heads and positions if x has others.
+
+    The kernels copy a q whose rows are not dense, heads before positions.
+    """
     if q.shape[1] == x.shape[1]:
         return new_like(x)
     (batch, heads, length), columns = q.shape[:3], x.shape[-1]
-    if q.stride(1) < q.stride(2):
+    if q.stride(1) < q.stride(2) and (q.shape[-1] <= 1 or q.stride(-1) == 1):
         return x.new_empty(batch, length, heads, columns).transpose(1, 2)
     return x.new_empty(batch, heads, length, columns)
 

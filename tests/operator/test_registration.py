@@ -43,12 +43,31 @@ def test_opcheck_backward_and_step():
     assert set(torch.library.opcheck(operators.step, arguments).values()) == {"SUCCESS"}
 
 
-@pytest.mark.parametrize("layout", ["dense", "projected", "columns"])
-def test_fake_tensors_have_the_strides_of_real_ones(layout):
-    x = torch.rand(2, 4, 3, 8)
-    x = {"dense": x, "projected": x.transpose(1, 2), "columns": x.transpose(2, 3)}[layout]
-    results = torch.library.opcheck(operators.forward, (x, x, x, None, False, 1e-6, True))
-    assert set(results.values()) == {"SUCCESS"}
+LAYOUTS = {
+    "dense": (0, 1, 2, 3),
+    "projected": (0, 2, 1, 3),
+    "columns": (0, 1, 3, 2),
+    "by position": (0, 2, 3, 1),
+}
+
+
+@pytest.mark.parametrize("decayed", [False, True], ids=["plain", "decays"])
+@pytest.mark.parametrize("heads", [2, 4], ids=["grouped", "alike"])
+@pytest.mark.parametrize("order", LAYOUTS.values(), ids=LAYOUTS)
+def test_fake_tensors_have_the_strides_of_real_ones(order, heads, decayed):
+    """The order is that of q's dimensions in memory."""
+    sizes = (2, 4, 3, 8)
+    q = torch.rand([sizes[x] for x in order]).permute([order.index(x) for x in range(4)])
+    k = torch.rand(2, heads, 3, 8)
+    given = (q, k, k, *([torch.rand(heads)] if decayed else []), None)
+    run, back = operators.forward, operators.backward
+    if decayed:
+        run, back = operators.decayed_forward, operators.decayed_backward
+    out, _, inverse, kept = run(*given, False, 1e-6, True)
+    gradients = (out, None, *given, inverse, kept, False, 1e-6)
+    for operator, arguments in ((run, (*given, False, 1e-6, True)), (back, gradients)):
+        results = torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+        assert set(results.values()) == {"SUCCESS"}
 
 
 # torch's own code generator cannot link when torch lies in a folder with a space in its name.
