@@ -20,7 +20,7 @@ computed together.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -429,11 +429,20 @@ def _pulled_back(given, grad_out, grad_state, wanted, create_graph=False) -> tup
     with torch.enable_grad():
         outputs = _composed(*given)
         leaves = [x for x, w in zip(given, wanted, strict=True) if w]
-        found = torch.autograd.grad(
-            outputs, leaves, (grad_out, grad_state), create_graph=create_graph, materialize_grads=True
-        )
-    found = iter(found)
+        found = iter(derivatives(outputs, leaves, (grad_out, grad_state), create_graph))
     return tuple(next(found) if w else None for w in wanted)
+
+
+def derivatives(
+    outputs: Sequence[Tensor], leaves: Sequence[Tensor], grads: Sequence[Tensor | None], create_graph: bool
+) -> Sequence[Tensor | None]:
+    """The leaves' gradients from those of the outputs; None for all if no output depends on one."""
+    pairs = zip(outputs, grads, strict=True)
+    pairs = [(x, grad) for x, grad in pairs if grad is not None and x.requires_grad]
+    if not pairs:
+        return [None] * len(leaves)
+    outputs, grads = zip(*pairs, strict=True)
+    return torch.autograd.grad(outputs, leaves, grads, create_graph=create_graph, materialize_grads=True)
 
 
 def chunked(

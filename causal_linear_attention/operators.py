@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.library import Library, register_fake
 
 from . import extension, packed
-from .chunked import accumulation_dtype, chunked, grouped, normalized, without_autocast
+from .chunked import accumulation_dtype, chunked, derivatives, grouped, normalized, without_autocast
 from .transforms import gradients, in_transform
 
 NAMESPACE = "causal_linear_attention"
@@ -316,12 +316,7 @@ def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tenso
         # Views: a gradient ends at its own argument, also where one argument is computed from another.
         inputs = [None if x is None else x.view_as(x) for x in inputs]
         wanted = [x for x in inputs if x is not None and x.requires_grad]
-        pairs = zip(outputs_of(*inputs), (grad_out, grad_state), strict=True)
-        pairs = [(x, grad) for x, grad in pairs if grad is not None]
-        if not pairs:
-            return [None] * len(inputs)
-        outputs, grads = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
+        found = iter(derivatives(outputs_of(*inputs), wanted, (grad_out, grad_state), create_graph=True))
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
 
 

@@ -181,6 +181,24 @@ def test_derivatives_of_both_orders(backend, decays, normalize):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sequences", [None, 2], ids=["plain", "packed"])
+@pytest.mark.parametrize("length", [0, 20])
+@pytest.mark.parametrize("which", range(5), ids=["q", "k", "v", "state", "decay"])
+def test_second_derivatives_of_one_input_alone(backend, sequences, length, which):
+    """The final state does not depend on q, and without positions nothing depends on the decays."""
+    given = draw(mild, (1, 2, length, 3), 2, sequences=sequences)
+    leaf = given[which].requires_grad_()
+    cu_seqlens = None if sequences is None else torch.tensor([0, length // 3, length])
+    run = partial(attend, cu_seqlens=cu_seqlens, backend=backend)
+    loss = leaf.sum() + sum(x.square().sum() for x in run(*given))
+    graphs = {"retain_graph": True}, {"create_graph": True}
+    once, again = (torch.autograd.grad(loss, leaf, **x, materialize_grads=True) for x in graphs)
+    torch.testing.assert_close(once, again)
+    if length:
+        assert gradgradcheck(lambda x: run(*given[:which], x, *given[which + 1 :]), leaf, fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_decay_hides_is_not_seen(backend):
     """NaN in a decay reaches later rows only, NaN before -inf no row after it. Padding keeps the state."""
     q, k, v, state, decay = draw(mild, (1, 1, 40, 4))
