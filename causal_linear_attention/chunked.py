@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .reference import scaled
+from .reference import scaled, scaled_product, spread_decayed
 from .transforms import composes, gradients, in_onnx_export, transformed
 
 CHUNK = 64
@@ -339,18 +339,12 @@ def _composed(
             to_end = within[..., -1, :, None]
             scores, k, values = scaled(scores, within), scaled(k, to_end), v.where(to_end != 0, 0.0)
         before, state = _sums(k.mT @ values, state, None if since_start is None else since_start[..., -1])
-        of_state = q @ before
-        if since_start is not None:
-            of_state = scaled(of_state, since_start.unsqueeze(-1))
-        out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + of_state
-        out = out + (_spread(v, False) if since_start is None else _spread_decayed(v, within))
+        if since_start is None:
+            of_state, spread = q @ before, _spread(v, False)
+        else:
+            of_state, spread = scaled_product(q, before, since_start), spread_decayed(v, within)
+        out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + of_state + spread
     return out.flatten(2, 3)[:, :, :length].to(dtype), state
-
-
-def _spread_decayed(v: Tensor, within: Tensor) -> Tensor:
-    """As `_spread`, up to the position from which on nothing earlier is visible."""
-    reached = (within > 0).to(v.dtype) @ (~v.isfinite()).to(v.dtype)
-    return torch.where(reached > 0, float("nan"), 0.0).to(v.dtype)
 
 
 def _sums(products: Tensor, state: Tensor, totals: Tensor | None) -> tuple[Tensor, Tensor]:

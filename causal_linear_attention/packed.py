@@ -234,7 +234,8 @@ def _causal(
     else:
         log_decay = chunks.of(log_decay.unsqueeze(-1)).squeeze(-1)
         within, since_start = decays(log_decay)
-        products = scaled(keys, within[..., -1, :, None]).mT @ values
+        to_end = within[..., -1, :, None]
+        products = scaled(keys, to_end).mT @ values.where(to_end != 0, 0.0)
         entering = _entering(products, initial, *places, since_start[..., -1])
 
     def shared(x: Tensor | None) -> Tensor | None:

@@ -23,16 +23,16 @@ def quadratic(
     Returns `out: (B, H, N, M)` and the final state `(B, H, D, M)`, in the inputs' dtype.
     """
     scores = torch.tril(q @ k.transpose(-2, -1))
-    if log_decay is not None and q.shape[2]:
-        within, since_start = _decays(log_decay.to(q.dtype))
-        scores, q = scaled(scores, within), scaled(q, since_start.unsqueeze(-1))
-        k = scaled(k, within[..., -1, :].unsqueeze(-1))
-    out, state = scores @ v, k.transpose(-2, -1) @ v
+    if log_decay is None or not q.shape[2]:
+        out, state = scores @ v, k.transpose(-2, -1) @ v
+        return (out, state) if initial_state is None else (out + q @ initial_state, state + initial_state)
+    within, since_start = _decays(log_decay.to(q.dtype))
+    to_end = within[..., -1, :].unsqueeze(-1)
+    out = scaled(scores, within) @ v.nan_to_num(0.0, 0.0, 0.0) + spread_decayed(v, within)
+    state = scaled(k, to_end).transpose(-2, -1) @ v.where(to_end != 0, 0.0)
     if initial_state is not None:
-        out = out + q @ initial_state
-        if log_decay is not None and q.shape[2]:
-            initial_state = scaled(initial_state, since_start[..., -1, None, None])
-        state = state + initial_state
+        out = out + scaled_product(q, initial_state, since_start)
+        state = state + scaled(initial_state, since_start[..., -1, None, None])
     return out, state
 
 
@@ -48,8 +48,23 @@ def _decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled(x: Tensor, factor: Tensor) -> Tensor:
-    """`factor * x`, 0 where the factor is, whatever x is."""
-    return torch.where(factor == 0, 0.0, factor * x)
+    """`factor * x`, 0 where the factor is, whatever x is; and so are the derivatives by both."""
+    return torch.where(factor == 0, 0.0, factor * torch.where(factor == 0, 0.0, x))
+
+
+def scaled_product(q: Tensor, state: Tensor, factor: Tensor) -> Tensor:
+    """As `scaled(q @ state, factor)`, `factor` by row, also in the derivative by q."""
+    factor = factor.unsqueeze(-1)
+    return scaled(q.where(factor != 0, 0.0) @ state, factor)
+
+
+def spread_decayed(v: Tensor, within: Tensor) -> Tensor:
+    """NaN from a position on at which v is not finite, as far as the decay `within` is not 0, else 0.
+
+    In a product with v itself a score of 0, of what is not seen, would carry a NaN on (0 * NaN is NaN).
+    """
+    reached = (within > 0).to(v.dtype) @ (~v.isfinite()).to(v.dtype)
+    return torch.where(reached > 0, float("nan"), 0.0).to(v.dtype)
 
 
 def recurrent(

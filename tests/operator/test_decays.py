@@ -221,6 +221,31 @@ def test_what_a_decay_hides_is_not_seen(backend):
     torch.testing.assert_close(final, clean[1])
 
 
+@pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
+@pytest.mark.parametrize("sequences", [None, 2], ids=["plain", "packed"])
+@pytest.mark.parametrize("value", [torch.nan, INF], ids=str)
+@pytest.mark.parametrize("place", [20, 100])
+def test_behind_a_reset_nothing_before_it_is_seen(backend, sequences, value, place):
+    """Neither by the output and the last state nor by their gradients, in the same chunk or a later one."""
+    cu_seqlens = None if sequences is None else torch.tensor([0, 120, 130])
+    given = draw(mild, (1, 2, 130, 4), sequences=sequences)
+    given[-1][..., place] = -INF
+
+    def behind(*given):
+        leaves = [x.clone().requires_grad_() for x in given]
+        out, final = attend(*leaves, backend=backend, cu_seqlens=cu_seqlens)
+        found = out[:, :, place:], final
+        grads = torch.autograd.grad(sum(x.sum() for x in found), leaves)
+        return *found, *(x if x.shape == final.shape else x[:, :, place:] for x in grads)
+
+    expected = behind(*given)
+    for x in given[2:4]:
+        before = x.clone()
+        (x[0] if x is given[3] else x[:, :, 3])[:] = value
+        torch.testing.assert_close(behind(*given), expected)
+        x.copy_(before)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("decays", [None, of_heads, mild], ids=["none", "heads", "positions"])
