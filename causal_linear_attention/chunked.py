@@ -61,11 +61,14 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
     """Products keep the types they are given: autocast would cast them down and sum in 16 bits."""
+    return torch.autocast(device.type, enabled=False) if under_autocast(device) else nullcontext()
+
+
+def under_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for the device."""
     # torch 2.11 cannot compile the first question, whose answer is yes for every device it compiles for.
     available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device.type)
-    if available and torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return available and torch.is_autocast_enabled(device.type)
 
 
 def _in_chunks(*tensors: Tensor) -> tuple[tuple[Tensor, ...], int]:
@@ -480,6 +483,14 @@ def grouped(run: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Te
         return out.unflatten(0, (batch, heads)).flatten(1, 2), state[:, 0].unflatten(0, (batch, heads))
 
     return run_grouped
+
+
+def multiplied(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """q times `scale`, k and v; of float16, whose range the factor may leave, in float32."""
+    if scale == 1:
+        return q, k, v
+    dtype = torch.float32 if q.dtype == torch.float16 else q.dtype
+    return q.to(dtype) * scale, k.to(dtype), v.to(dtype)
 
 
 def normalized(

@@ -34,7 +34,9 @@ from .chunked import (
     accumulation_dtype,
     chunked,
     grouped,
+    multiplied,
     normalized,
+    under_autocast,
     values_are_known,
     without_autocast,
 )
@@ -68,8 +70,8 @@ def causal_linear_attention(
             as many, heads `G h` to `G h + G - 1` read state h.
         v: `(B, H, N, M)`.
         log_decay: `(H,)`, a constant per head of k, or `(B, H, N)`, a number per position, whose exponential
-            the state is multiplied by before the position is added; float32 or q's dtype. None and zero are
-            no decay; at -inf a sequence begins, which sees nothing from before.
+            the state is multiplied by before the position is added; float32, q's dtype or autocast's. None
+            and zero are no decay; at -inf a sequence begins, which sees nothing from before.
         scale: of the output; None is 1.
         normalize: divide by `q[i] @ z[i] + eps`, `z[i] = exp(log_decay[i]) * z[i-1] + k[i]`; the state then
             has M + 1 columns, the last of which is z.
@@ -143,16 +145,17 @@ def _attend(
     if log_decay is not None and log_decay.dim() == 1:
         log_decay = log_decay[:, None].expand(k.shape[:3])
     run = _pytorch(name, cu_seqlens, return_state)
-    q = q if normalize or scale == 1 else q * scale
+    dtype = v.dtype
     with without_autocast(q.device):
         if normalize:
             out, state = normalized(run, q, k, v, eps, state, log_decay)
+            out = out if scale == 1 else out * scale
         else:
+            q, k, v = multiplied(q, k, v, scale)
             if name == "reference" and state is not None:
                 state = state.to(q.dtype)
             out, state = run(q, k, v, state, log_decay)
-    out = out * scale if normalize and scale != 1 else out
-    return out, state.to(wide) if return_state else None
+    return out.to(dtype), state.to(wide) if return_state else None
 
 
 def causal_linear_attention_step(

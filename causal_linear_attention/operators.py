@@ -29,7 +29,15 @@ from torch import Tensor
 from torch.library import Library, register_fake
 
 from . import extension, packed
-from .chunked import accumulation_dtype, chunked, derivatives, grouped, normalized, without_autocast
+from .chunked import (
+    accumulation_dtype,
+    chunked,
+    derivatives,
+    grouped,
+    multiplied,
+    normalized,
+    without_autocast,
+)
 from .transforms import gradients, in_transform
 
 NAMESPACE = "causal_linear_attention"
@@ -308,7 +316,8 @@ def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tenso
         if ctx.normalize:
             out, state = normalized(run, q, k, v, ctx.eps, state, log_decay)
             return out * ctx.scale, state
-        return run(q * ctx.scale, k, v, state, log_decay)
+        out, state = run(*multiplied(q, k, v, ctx.scale), state, log_decay)
+        return out.to(v.dtype), state
 
     with without_autocast(inputs[0].device):
         if in_transform():

@@ -273,6 +273,27 @@ def test_epsilon_is_added_to_every_denominator(grad):
     assert [out.item() for out in found] == [0.5] * 6
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+@pytest.mark.parametrize(("scale", "sizes"), [(1000, (200, 2e-2, 0.2)), (1e-9, (2e4, 2e4, 200))])
+def test_a_scale_may_leave_the_range_of_float16(scale, sizes, backend):
+    """Where the output does not; gradients with and without a graph."""
+    given = [torch.full((1, 1, 4, 4), x, dtype=torch.float16) for x in sizes]
+    weight = torch.full((1, 1, 4, 4), 2e-3)
+
+    def run(*given, backend=backend, create_graph=False):
+        leaves = [x.clone().requires_grad_() for x in given]
+        out = causal_linear_attention(*leaves, scale=scale, backend=backend)
+        loss = (out.double() * weight).sum()
+        return out, *torch.autograd.grad(loss, leaves, create_graph=create_graph)
+
+    expected = run(*(x.double() for x in given), backend="reference")
+    for create_graph in (False, True):
+        found = run(*given, create_graph=create_graph)
+        assert {x.dtype for x in found} == {torch.float16}
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=2e-3, atol=1e-7)
+
+
 def test_float16_autocast_keeps_the_range_of_float32():
     """300 * 300 is beyond float16, and so is the rule of bfloat16 autocast."""
     q, k = (torch.full((1, 1, 1, 1), 300.0) for _ in range(2))
