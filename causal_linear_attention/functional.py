@@ -176,8 +176,8 @@ def causal_linear_attention_step(
         q, k: `(B, H, D)`; v: `(B, H, M)`; q may have a multiple of the heads of k and v, as there.
         state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, H as of k; float32 (float64 for float64
             inputs). It is not modified.
-        log_decay: `(H,)` or `(B, H)`, H as of k; scale, normalize, eps, backend: as in
-            `causal_linear_attention`.
+        log_decay: `(H,)` or `(B, H)`, H as of k; scale, normalize, eps: as in `causal_linear_attention`.
+        backend: as there; but PyTorch computes where a gradient is wanted or autocast has mixed the dtypes.
 
     Returns:
         `out: (B, H, M)` in v's dtype and the new state.
@@ -199,6 +199,7 @@ def causal_linear_attention_step(
             raise
     q, k, v = _promoted_under_autocast(q, k, v)
     check_step(q, k, v, state, log_decay, normalize)
+    select_backend(backend, q.device, q.dtype)
     if log_decay is not None:
         state = reference.scaled(state, log_decay.to(state.dtype).exp()[..., None, None])
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)

@@ -277,8 +277,10 @@ def test_step_names_bad_arguments_like_the_rest():
         causal_linear_attention_step(q, torch.zeros(1, 2, 5), q, torch.zeros(1, 2, 4, 4))
     with pytest.raises(ValueError, match=r"state has dtype torch.float64; expected torch.float32"):
         causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 4, 4).double())
-    with pytest.raises(ValueError, match="backend is 'gpu'; expected one of auto, "):
-        causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 4, 4), backend="gpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        for x in (q, q.bfloat16()):  # which the compiled step refuses at once
+            with pytest.raises(ValueError, match="backend is 'gpu'; expected one of auto, "):
+                causal_linear_attention_step(q, x, q, torch.zeros(1, 2, 4, 4), backend="gpu")
 
 
 @cpp
