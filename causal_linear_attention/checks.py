@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from .chunked import accumulation_dtype, values_are_known
+from .chunked import accumulation_dtype, under_autocast, values_are_known
 
 
 def shapes(**tensors: Tensor) -> str:
@@ -153,13 +153,17 @@ def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> N
 
 
 def check_log_decay(log_decay: Tensor, k: Tensor, heads: int, every: tuple[int, ...]) -> None:
-    """Raises ValueError unless `log_decay` is `(heads,)` or `every`, float32 or of k's dtype."""
+    """Raises ValueError unless `log_decay` is `(heads,)` or `every`, float32 or k's or autocast's dtype."""
     check_tensors(log_decay=log_decay)
     # Not `in` both, which would compare a batch with the heads and so make a graph for one batch.
     if tuple(log_decay.shape) != ((heads,) if log_decay.dim() == 1 else every):
         raise ValueError(f"log_decay has shape {tuple(log_decay.shape)}; expected {(heads,)} or {every}")
-    if log_decay.dtype not in (torch.float32, k.dtype):
-        raise ValueError(f"log_decay has dtype {log_decay.dtype}; expected torch.float32 or {k.dtype}")
+    accepted = log_decay.dtype in (torch.float32, k.dtype)
+    if not accepted and under_autocast(k.device):  # as a linear map leaves it
+        accepted = log_decay.dtype == torch.get_autocast_dtype(k.device.type)
+    if not accepted:
+        names = " or ".join(map(str, dict.fromkeys((torch.float32, k.dtype))))
+        raise ValueError(f"log_decay has dtype {log_decay.dtype}; expected {names}")
     if log_decay.device != k.device:
         raise ValueError(f"log_decay is on {log_decay.device}; expected {k.device}, the device of q")
 

@@ -304,7 +304,7 @@ def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
     check_tensors(q=q, k=k, v=v)
     mixed = q.dtype != k.dtype or q.dtype != v.dtype
     floating = all(x.is_floating_point() for x in (q, k, v))
-    if mixed and floating and torch.is_autocast_enabled(q.device.type):
+    if mixed and floating and under_autocast(q.device):
         autocast = torch.get_autocast_dtype(q.device.type)
         if {q.dtype, k.dtype, v.dtype} == {torch.float32, torch.bfloat16} and autocast == torch.bfloat16:
             dtype = autocast

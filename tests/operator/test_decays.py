@@ -126,6 +126,18 @@ def test_decays_of_the_inputs_type_are_computed_in_float32(backend):
         assert grad.dtype == torch.bfloat16 and grad.isfinite().all()
 
 
+@pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_decays_of_autocasts_type_are_computed_in_float32(backend, dtype):
+    q, k, v, state, decay = (x.float() for x in draw(mild, (1, 2, 70, 4)))
+    decay = decay.to(dtype)
+    with torch.autocast("cpu", dtype):
+        found = attend(q, k, v, state, decay, backend=backend)
+        steps = step(q, k, v, state, decay)
+    torch.testing.assert_close(found, attend(q, k, v, state, decay.float(), backend=backend))
+    torch.testing.assert_close(steps, step(q, k, v, state, decay.float()))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
 def test_the_inputs_are_kept_for_the_backward_pass(backend, decays):
@@ -455,7 +467,7 @@ def test_what_runs_on_a_gpu(monkeypatch):
     ("change", "message"),
     [
         ({"log_decay": torch.zeros(3)}, r"log_decay has shape \(3,\); expected \(2,\) or \(1, 2, 5\)"),
-        ({"log_decay": torch.zeros(2).half()}, "log_decay has dtype torch.float16; expected torch.float32"),
+        ({"log_decay": torch.zeros(2).half()}, "log_decay has dtype torch.float16; expected torch.float32$"),
         ({"log_decay": torch.zeros(2, device="meta")}, "log_decay is on meta; expected cpu"),
         ({"log_decay": [0.0, 0.0]}, "log_decay is of type list; expected a torch.Tensor"),
         ({"scale": "big"}, "scale is 'big'; expected a finite number, or None for 1"),
