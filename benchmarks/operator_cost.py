@@ -13,8 +13,8 @@ own process.
 --shapes fla measures instead, in bfloat16, the six shapes of flash-linear-attention, of which Helion
 publishes both libraries' times on an H100 (results/peers), with the time that moving each tensor once would
 take: anchor.json and .md.
---decay measures instead the time with decays, against that without and the chunked formula: decay.json, .md
-and .png.
+--decay measures instead the time with decays, against that without and the chunked formula, on a CPU with the
+heap kept: decay.json, .md and .png.
 On a GPU results are written after every length or shape.
 """
 
@@ -191,14 +191,19 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
     return records
 
 
+def with_heap(name: str) -> dict[str, str]:
+    """The environment with one setting of the heap."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "THP_"))}
+    return known | HEAPS[name]
+
+
 def run_heap(options, heap: str) -> list[dict]:
     """`costs` with one setting of the heap, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "records.json"
-        known = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "THP_"))}
         part = ["--only-heap", heap, str(target)]
         command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], *part]
-        status = subprocess.run(command, env=known | HEAPS[heap]).returncode
+        status = subprocess.run(command, env=with_heap(heap)).returncode
         if status < 0:
             raise UserError(f"the system ended the part with the heap {heap} (signal {-status}); free memory")
         if status:
@@ -283,6 +288,8 @@ def main() -> None:
     if options.shapes:
         return anchor(options, [x.scaled(options.quicker) for x in shapes()] if options.quick else shapes())
     if options.decay:
+        if options.device == "cpu" and os.environ != (kept := with_heap("kept")):
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kept)
         return operator_decay.decay_costs(options)
     if options.only_heap:
         records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]

@@ -112,4 +112,5 @@ def decay_report(result: dict) -> str:
     header = ["D", "part", "", "ms", "over no decay", "times the formula's speed"]
     length = statistics.mode(r["length"] for r in records)
     title = f"{where(record)}; torch {record['versions']['torch']}, {ROWS} heads, N = {length:,}"
+    title += ", heap kept" if "MALLOC_TRIM_THRESHOLD_" in record["allocator"] else ""
     return f"{title}; ratios of the least times\n\n{markdown_table(header, rows)}\n"

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -146,6 +147,23 @@ def test_decays_are_measured_and_written(monkeypatch, tmp_path, capsys, dtype):
     decay = -decay[..., 0]
     expected = causal_linear_attention(q, k, v, log_decay=decay)
     torch.testing.assert_close(operator_decay.formula(q, k, v, decay, 64), expected)
+
+
+def test_decays_are_measured_with_the_heap_kept(monkeypatch, tmp_path):
+    """In the same process, begun again where its environment is another."""
+    words = ["operator_cost.py", "--decay", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    again, measured = Mock(side_effect=SystemExit), Mock()
+    monkeypatch.setattr("os.execve", again)
+    monkeypatch.setattr(operator_decay, "decay_costs", measured)
+    with pytest.raises(SystemExit):
+        operator_cost.main()
+    kept = again.call_args.args[2]
+    assert kept.items() >= operator_cost.HEAPS["kept"].items() and "MALLOC_ARENA_MAX" not in kept
+    monkeypatch.setattr("os.environ", kept)
+    operator_cost.main()
+    assert measured.call_count == 1
 
 
 def test_the_anchor_is_measured_and_written(monkeypatch, tmp_path, capsys):
