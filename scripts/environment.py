@@ -113,7 +113,7 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
         "torch_chosen": bool(torch),
         "inputs": hashlib.sha256(contents).hexdigest(),
     }
-    if not python and previous.get("python"):
+    if not python and previous.get("python") and previous.get("root") == want["root"]:
         want["python"] = previous["python"]
     if not torch and previous.get("torch_chosen"):
         want.update(torch=previous["torch"], torch_chosen=True)

@@ -5,7 +5,8 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from lab.export.exported import load_source, model_files, tokenizer_files
+from lab.errors import UserError
+from lab.export.exported import WEIGHTS, load_source, model_files, tokenizer_files
 from lab.export.model_card import model_card, read_run
 from lab.files import (
     MARK,
@@ -41,6 +42,7 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
     kind = source.kind if head is None else "SequenceClassification"
     run = read_run(read_checkpoint(checkpoint))
     files[CARD] = model_card(out.name, kind, json.loads(files["config.json"]), run)
+    check_unchanged(out / WEIGHTS, files[WEIGHTS])
     begin(out, COMMAND, mark, content, "DIR")
     if os.path.lexists(out / CARD) and MARK.encode() not in (out / CARD).read_bytes():
         del files[CARD]
@@ -51,6 +53,14 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
         name = next(iter(heads))
         print(f"left out: the classification head {name}; export it with --head {name}")
     return kind
+
+
+def check_unchanged(weights: Path, exported: bytes) -> None:
+    """UserError for weights that somebody has trained since they were exported."""
+    if weights.exists() and weights.read_bytes() != exported:
+        raise UserError(
+            f"{shown_path(weights)} has changed since it was exported; move it away, or choose another DIR"
+        )
 
 
 def main(options: Namespace) -> None:

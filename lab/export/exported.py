@@ -13,12 +13,14 @@ import torch
 from fairseq.data import Dictionary
 from safetensors.torch import save
 from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from torch import nn
 
 from conventions import own_attention_files
 from lab.data.prepared import DICTIONARY
 from lab.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from lab.errors import UserError
+from lab.files import shown_path
 from lab.run.checkpoint import (
     Checkpoint,
     load_encoder,
@@ -47,6 +49,7 @@ PREFIXES = {
     "encoder.lm_head.bias": "lm_head.decoder.bias",
     "encoder.lm_head.": "lm_head.",
 }
+WEIGHTS = "model.safetensors"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SPACE = "\u2581"
 
@@ -287,7 +290,7 @@ def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
         code["attention_linear_attention.py"] += b"\n\n" + path.read_bytes()
     return {
         "config.json": json.dumps(settings, indent=2).encode(),
-        "model.safetensors": save(weights, metadata={"format": "pt"}),
+        WEIGHTS: save(weights, metadata={"format": "pt"}),
         **code,
     }
 
@@ -393,9 +396,16 @@ def _gpt2(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
 def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
     """Sentencepiece's BPE: a pair merges in the order of its piece's score, rare characters become bytes.
 
-    Nothing is unknown; `<unk>` in a text is WikiText's own, a piece like others.
+    Nothing is unknown; `<unk>` in a text is WikiText's own, a piece like others. UserError for a model whose
+    pieces this would cut otherwise.
     """
-    model = (folder / SentencePieceEncoder.files[0]).read_bytes()
+    path = folder / SentencePieceEncoder.files[0]
+    model = path.read_bytes()
+    described = ModelProto.FromString(model)
+    if described.trainer_spec.model_type != described.trainer_spec.BPE:
+        raise UserError(f"{shown_path(path)} is not a BPE model, and only those can be exported")
+    if described.normalizer_spec.precompiled_charsmap:
+        raise UserError(f"{shown_path(path)} rewrites characters; train it with the normalizer `identity`")
     processor = SentencePieceProcessor(model_proto=model)
     pieces = {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
     ranks = {
@@ -403,6 +413,11 @@ def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
         for piece, number in pieces.items()
         if piece != UNKNOWN_WORD and not processor.is_unknown(number) and not processor.is_byte(number)
     }
+    if missing := [piece for piece in ranks if piece not in indices]:
+        raise UserError(
+            f"{shown_path(folder / DICTIONARY)} lacks {len(missing):,} pieces of the tokeniser, such as "
+            f"{missing[0]!r}, without which texts cannot be cut; prepare the data with data-prep/text.sh"
+        )
     merges = []
     for piece, rank in ranks.items():
         cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))

@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.console import Parser
 from lab.errors import MALFORMED, UserError
-from lab.files import ROOT, begins, check_output, read_json, shown_path, write_atomically
+from lab.files import ROOT, begins, check_output, is_generated, read_json, shown_path, write_atomically
 from lab.publish.html import GENERATOR, Link, Page, Part, Section, Table, markdown_parts, png, render
 from lab.publish.report_runs import find_runs, is_aside, run_name, training_sections, written
 from lab.publish.tables import shown, where
@@ -286,7 +286,7 @@ def costs(results: list[Result]) -> Section:
     parts: list[Part] = []
     for result in results:
         text, plot = (result.path.with_suffix(suffix) for suffix in (".md", ".png"))
-        if "perplexity_per_token" not in result.record and text.is_file():
+        if "perplexity_per_token" not in result.record and is_generated(text):
             parts += [f"{result.name}:", *markdown_parts(text.read_text(encoding="utf-8", errors="replace"))]
             if plot.is_file():
                 parts.append(png(plot, f"plot of {result.path.stem}"))

@@ -168,6 +168,7 @@ CASES = [
     (f"{TRAIN} --clip-norm inf", "--clip-norm is inf"),
     (f"{TRAIN} --lln-a nan", "--lln-a is nan"),
     (f"{TRAIN} --cosformer-length nan", "--cosformer-length"),
+    (f"{TRAIN} --decoder-final-norm batchnorm", "takes its statistics from positions to come as well"),
     (f"{TRAIN} --optimizer-overrides lr", "--optimizer-overrides is 'lr'"),
     (f"{TRAIN} --update-ordered-indices-seed", "does nothing without --update-epoch-batch-itr"),
     (f"{TRAIN} --no-such-flag 1", "unrecognized arguments: --no-such-flag"),

@@ -36,6 +36,12 @@ def test_what_was_chosen_once_stays(monkeypatch):
     assert made["torch"] == "torch==2.11.0"
 
 
+def test_in_a_clone_that_was_moved_the_python_is_the_one_that_runs():
+    made = environment.wanted({})
+    before = made | {"python": "3.12.1 elsewhere", "root": "/elsewhere"}
+    assert environment.wanted(before) == made
+
+
 def test_another_choice_counts(monkeypatch):
     made = environment.wanted({}) | {"python": "3.12.1 elsewhere"}
     monkeypatch.setenv("PYTHON", sys.executable)

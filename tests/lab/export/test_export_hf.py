@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab.export import export_hf
-from lab.export.exported import load_source
+from lab.export.exported import WEIGHTS, load_source
 from tests.helpers import lm
 
 CHECKPOINT = "checkpoint_last.pt"
@@ -54,6 +54,10 @@ def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):
     assert f"holds the export of {trained / CHECKPOINT}, not the export of {other}" in sentence
     assert "DIR" in sentence and "fingerprint" not in sentence
     assert (out / "config.json").read_bytes() == before
+    (out / WEIGHTS).write_bytes(b"trained further")
+    sentence = refused(export_hf, trained / CHECKPOINT, out)
+    assert "model.safetensors has changed since it was exported; move it away" in sentence
+    assert (out / WEIGHTS).read_bytes() == b"trained further"
 
 
 @pytest.mark.slow

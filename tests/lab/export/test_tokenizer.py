@@ -4,8 +4,10 @@ import shutil
 
 import pytest
 from fairseq.data import Dictionary
+from sentencepiece import SentencePieceTrainer
 
 from lab.data.tokenization import TextEncoder, encode_sentences
+from lab.errors import UserError
 from lab.export.exported import tokenizer_files
 from tests.helpers.prepared import write_files
 
@@ -30,6 +32,27 @@ def test_pieces_and_words(transformers_answers, encoder_corpus, corpus, tmp_path
     encoder = TextEncoder.from_folder(encoder_corpus)
     assert found["pieces"]["indices"] == [encode_sentences(encoder, pieces, [one]).tolist() for one in TEXTS]
     assert found["words"]["indices"] == [[4, 5, 6, 7, 8, words.unk()]]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model_type": "unigram", "hard_vocab_limit": False}, "is not a BPE model"),
+        ({"model_type": "bpe", "normalization_rule_name": "nmt_nfkc"}, "rewrites characters"),
+        ({"model_type": "bpe", "normalization_rule_name": "identity"}, "lacks .* pieces of the tokeniser"),
+    ],
+)
+def test_pieces_that_would_be_cut_otherwise_are_refused(options, said, tmp_path):
+    text = ["the sea was calm and the sky was grey", "a ship went out to sea in the morning"] * 20
+    path = tmp_path / "sentencepiece.bpe.model"
+    with path.open("wb") as model:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_writer=model, vocab_size=40, minloglevel=2, **options
+        )
+    words = Dictionary()
+    words.add_symbol("sea")
+    with pytest.raises(UserError, match=said):
+        tokenizer_files(tmp_path, words, encoder=False)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.files import write_json
+from lab.files import marked, write_json
 from lab.publish import report
 from lab.publish.html import Heading, Page, Picture, Section, Table, markdown_parts, render
 from lab.publish.report import environments_in
@@ -173,6 +173,14 @@ def test_a_perplexity_of_a_study_has_the_name_of_its_cell(call, runs, tmp_path):
     write_json(runs / "carried" / "elu" / "seed1.json", carried)
     page = written(call, runs, tmp_path / "report.html")
     assert ["carried/elu/seed1.json", "test"] in [row[:2] for row in rows_of(page, "perplexity per word")]
+
+
+def test_a_text_beside_a_result_is_shown_only_if_it_was_generated(call, runs, tmp_path):
+    write_json(runs / "n.json", {"mine": 1})
+    (runs / "n.md").write_text("| a | b |")
+    page = written(call, runs, tmp_path / "report.html")
+    (runs / "n.md").write_text(marked("A cost of mine."))
+    assert "n.json" not in page and "A cost of mine." in written(call, runs, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(

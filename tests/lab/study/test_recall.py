@@ -29,7 +29,7 @@ def records(of=lambda method, load: (0.5, 1_000)):
 def test_the_page_answers_when_its_methods_are_measured():
     page = " ".join(write_page(STUDY, records()).split())
     assert "softmax attention answers 50.2 % of the questions and NormAttention 50.2 %" in page
-    assert "LLN+Diag 50.2 and GLA 50.2 %" in page
+    assert "LLN+Diag 50.2 (one seed) and GLA 50.2 %" in page
     assert "There is no answer yet" in write_page(STUDY, records()[:2])
 
 
