@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lab.errors import UserError, suggestion
+from lab.export.exported import WEIGHTS
 from lab.files import (
     ROOT,
     begin,
@@ -44,7 +45,7 @@ def main(options: Namespace) -> None:
     print(f"written to {shown_path(path)}")
 
 
-WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
+PICKLED = "pytorch_model.bin"
 NORM_EPSILON = 1e-5  # of fairseq's layer norms
 ACTIVATIONS = ("gelu", "relu")
 EMBEDDING, POSITIONS = f"{ENCODER}embed_tokens.weight", f"{ENCODER}embed_positions.weight"

@@ -98,7 +98,7 @@ def peak_memory(records: dict[str, list[Entry]]) -> int | None:
 
 
 def seconds_at_speed(
-    updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float], end: float = 0
+    updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float], end: float
 ) -> float:
     """The time of a training from its log: of all tokens at the speed of their record.
 

@@ -455,15 +455,17 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
 
 def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
     """UserError where a choice has anything but settings for a choice of another axis."""
-    for name, axis in axes.items():
-        for choice in axis.choices.values():
-            for key, value in choice.settings.items():
-                for other, given in value.items() if key in axes and isinstance(value, Mapping) else ():
-                    if not isinstance(given, Mapping):
-                        raise UserError(
-                            f"{path}: {name}.{choice.name}.{key}.{other} needs settings such as "
-                            f"{{plan: elu}}, found {given!r}"
-                        )
+    conditional = (
+        (f"{name}.{choice.name}.{key}.{other}", given)
+        for name, axis in axes.items()
+        for choice in axis.choices.values()
+        for key, value in choice.settings.items()
+        if key in axes and isinstance(value, Mapping)
+        for other, given in value.items()
+    )
+    for where, given in conditional:
+        if not isinstance(given, Mapping):
+            raise UserError(f"{path}: {where} needs settings such as {{plan: elu}}, found {given!r}")
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:

@@ -60,6 +60,7 @@ from lab.study.records import (
     best_records,
     gather,
     named_study,
+    other_choices,
     settings_mark,
 )
 from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
@@ -354,13 +355,8 @@ def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     The latter are marked as `OLDER`: a table names them, and no verdict counts them. Of a tuned row only the
     records with the value of its first seed are present ones: tuning may later have chosen another.
     """
-    best = study.best.axis if study.best else ""
-
-    def row(record: Record) -> tuple[str, ...]:
-        return tuple(value for name, value in record["cell"].items() if name not in ("seed", best))
-
-    found = []
-    for group in grouped(records, row).values():
+    best, found = study.best.axis if study.best else "", []
+    for group in grouped(records, lambda record: other_choices(record["cell"], best)).values():
         current = [record for record in group if is_current(study, record)]
         chosen = chosen_in(min(current, key=seed_of)) if current else None
         current = [record for record in current if chosen_in(record) == chosen]

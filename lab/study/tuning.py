@@ -11,6 +11,7 @@ from dataclasses import replace
 from lab.publish.tables import grouped
 from lab.store import Record, Tuned
 from lab.study.cells import Cell
+from lab.study.records import other_choices
 from lab.study.schema import TUNED_BY, Tune
 
 GROWTH = 8
@@ -123,19 +124,16 @@ def with_all_tried(records: Sequence[Record]) -> list[Record]:
 
     A record knows the values that were tried before it was measured; others may have followed.
     """
-    runs = grouped([one for one in records if "tuning" in one["cell"]], _row_of)
+    row = lambda record: other_choices(record["cell"], "tuning")  # noqa: E731
+    runs = grouped([one for one in records if "tuning" in one["cell"]], row)
     measured = [one for one in records if "tuning" not in one["cell"]]
-    return [_with_tried(one, runs.get(_row_of(one), [])) if "tuned" in one else one for one in measured]
+    return [_with_tried(one, runs.get(row(one), [])) if "tuned" in one else one for one in measured]
 
 
 def _with_tried(record: Record, runs: Iterable[Record]) -> Record:
     tuned = record["tuned"]
     scores = {value: _score_in(run, tuned["by"]) for run in runs for value in run["cell"]["tuning"].values()}
     return {**record, "tuned": {**tuned, "tried": tuned["tried"] | scores}}
-
-
-def _row_of(record: Record) -> tuple[str, ...]:
-    return tuple(value for name, value in record["cell"].items() if name not in ("seed", "tuning"))
 
 
 def is_tuned_as_now(tune: Tune, tuned: Tuned) -> bool:
