@@ -72,7 +72,7 @@ def end_with_parent() -> None:
 
 
 def end_with_error(sentence: str, code: int = 1) -> NoReturn:
-    """End this process with `error: SENTENCE`; with exit code ENOSPC if the disk is full for that, too."""
+    """End this process with `error: SENTENCE`; exit code ENOSPC if the full disk prevents that, too."""
     try:
         print(f"error: {sentence}", flush=True)
     except OSError:

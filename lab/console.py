@@ -19,7 +19,7 @@ from lab.errors import UserError, explain
 class Parser(argparse.ArgumentParser):
     """The command line of `command`, as a person types it; a mistake ends in one sentence.
 
-    `text`, a module's docstring, is what --help says before the options, `options` those of argparse.
+    `text`, often a module's docstring, is what --help prints before the options; `options` go to argparse.
     """
 
     def __init__(self, command: str, text: str | None = None, **options: Any) -> None:

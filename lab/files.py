@@ -182,7 +182,7 @@ def check_begin(folder: Path, command: str, mark: str, content: str = "", option
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing, or the mark of a run that was killed as it wrote that."""
+    """Whether a folder holds nothing, or only the mark of a run that was killed while writing the mark."""
     return set(folder.iterdir()) <= set(partials_of(folder / RUN_MARK))
 
 
@@ -324,7 +324,7 @@ def check_output_folder(folder: Path, option: str, takes_prepared: bool = False)
 def _can_hold(folder: Path) -> bool:
     """Whether files can be written in `folder`, or it can be made; may raise OSError.
 
-    Permissions alone say nothing to root, nor of /proc.
+    Permissions alone do not tell: root ignores them, and /proc refuses files whatever they say.
     """
     while not os.path.lexists(folder):  # a link that leads nowhere is there
         folder = folder.parent
@@ -386,10 +386,10 @@ GENERATED = {".md": begins(MARK), ".png": begins("tEXtSource\0", within=300)}
 def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> Iterator[int]:
     """Keep other runs out of `folder`; gives the descriptor that holds the lock.
 
-    A run at work there may take `patience` seconds to end. `option` chooses another folder.
+    Waits up to `patience` seconds for a run at work there. `option` is the flag that names another folder.
 
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
-    the folder even if its parent is killed. UserError names the host and process that has it.
+    the folder even if its parent is killed. UserError names the host and process that hold the lock.
     """
     descriptor = hold_lock(folder, option, partial(print, flush=True), patience)
     try:

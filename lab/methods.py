@@ -88,7 +88,7 @@ def label_of(name: str) -> str:
 
 
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The `panels` (title to names) with more in them than their first, the common yardstick.
+    """The `panels` (title to names) in which more is measured than their first name, the common yardstick.
 
     A title comes with a line break before it, and is empty if there is only one group.
     """

@@ -259,7 +259,7 @@ def read(path: Path) -> str:
 
 @cache
 def digest(path: Path, changed_at: int) -> str:
-    """A short hash of a source without comments, docstrings and blank lines, kept until the file changes."""
+    """A short hash of a source without comments, docstrings and blank lines, cached while it is unchanged."""
     text = read(path)
     text = without_words(text) if path.suffix == ".py" else C_COMMENT.sub("", text)
     lines = filter(None, map(str.rstrip, text.splitlines()))

@@ -1,6 +1,6 @@
 """The store of a study: all records of its cells in one file, `records.jsonl`, a line each.
 
-Parts that many records share (settings, data, machine) stand once, in the lines at the top, and a record
+Parts that many records share (settings, data, machine) are stored once, in the lines at the top, and a record
 names them by a short hash. The records are sorted by cell, so that measuring a cell again changes one line. A
 cell that runs has its own file (lab/study/worker.py); publishing alone writes the store. Long curves are
 thinned to what a picture can show.
@@ -96,7 +96,7 @@ SHARED = ("settings", "data")
 OF_A_RUN = ("commit", "code", "date", "command")
 MACHINE = "machine"
 DRAWN_ONLY = "train"
-"""The curve that nothing but pictures needs."""
+"""The curve that only pictures need."""
 POINTS = 100
 """The most points of it in a store; the log of the run has them all."""
 

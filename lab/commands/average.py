@@ -21,7 +21,7 @@ NUMBERED = {
     "--num-update-checkpoints": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
     "--num-epoch-checkpoints": re.compile(r"checkpoint(\d+)\.pt"),
 }
-"""The names that the options of `OF_A_FOLDER` stand for."""
+"""The names of the checkpoints that each option of `OF_A_FOLDER` takes."""
 
 
 def _number(options: Namespace) -> tuple[int | None, str]:
@@ -31,7 +31,7 @@ def _number(options: Namespace) -> tuple[int | None, str]:
 
 
 def inputs(options: Namespace) -> list[Path]:
-    """The checkpoints to average; UserError where they are fewer than asked for, or than two."""
+    """The checkpoints to average; UserError if there are fewer than asked for, or fewer than two."""
     number, option = _number(options)
     if number:
         if len(options.inputs) > 1 or not Path(options.inputs[0]).is_dir():
@@ -57,7 +57,7 @@ def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) 
 
 
 def check_alike(one: Checkpoint, other: Checkpoint) -> None:
-    """UserError where the weights of two checkpoints do not mean the same."""
+    """UserError if the weights of two checkpoints have different meanings."""
     both = f"{one.path} and {other.path} cannot be averaged"
     for name, first, second in differences("architecture", one.settings, other.settings):
         if not is_free_at_start(name):

@@ -147,7 +147,7 @@ def verdict_of(item: dict[str, str]) -> str:
 
 
 def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
-    """How often a study, or a figure, comes to each verdict about the item."""
+    """How often a study, or a figure, gives each verdict about the item."""
     return Counter(one.outcome for one in judged(name, item))
 
 
@@ -164,7 +164,7 @@ class Judged:
 
 
 def judged(name: str, item: dict[str, str]) -> list[Judged]:
-    """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
+    """The claims about an item on which a study, or a figure of the analysis, gives a verdict."""
     figure = RESULTS / f"{name}.json"
     if figure.is_file():
         record = read_json(figure)
@@ -181,7 +181,7 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
 
 @cache
 def judged_claims(name: str) -> list[tuple[str, Judged]]:
-    """The claims that a study comes to a verdict on, each with its place in the papers."""
+    """The claims on which a study gives a verdict, each with its place in the papers."""
     study, found = read_study(name), []
     for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
         page = f"[{', '.join([name, *group])}]({name}/README.md)"

@@ -28,7 +28,7 @@ def main(arguments: Namespace) -> None:
 
 
 def check_words(arguments: Namespace, manifest: dict) -> None:
-    """UserError if the words of WikiText as published make another dictionary than they should."""
+    """UserError if WikiText's published words do not make the expected dictionary."""
     if arguments.tokenizer != WORDS or not manifest["verified"]:
         return
     expected = TEXTS[arguments.corpus].entry["words_dictionary"]
@@ -40,7 +40,7 @@ def check_words(arguments: Namespace, manifest: dict) -> None:
 
 
 def check_vocabulary(arguments: Namespace) -> None:
-    """UserError if --dest, which was there before, has another vocabulary than --vocabulary-from."""
+    """UserError if an existing --dest has another vocabulary than --vocabulary-from."""
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(

@@ -234,7 +234,7 @@ def main(arguments: Namespace) -> None:
 
 
 def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
-    """The tasks asked for, or all that `folder` holds; says which it does not."""
+    """The tasks asked for, or all that `folder` holds; prints which ones it lacks."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; name the one with CoLA, MRPC and so on")
     tasks = [glue_task(name) for name in names or TASKS]

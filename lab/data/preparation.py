@@ -52,7 +52,7 @@ def text_path(folder: Path, split: str) -> Path:
 
 
 def describe(manifest: dict) -> str:
-    """One line a split, for people."""
+    """One line per split, for people."""
     unverified = " (NOT verified)" if manifest["verified"] is False else ""
     lines = [
         f"{manifest['corpus']}{unverified}, {manifest['tokenizer']}, dictionary of {manifest['vocabulary']:,}"
@@ -116,7 +116,7 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
 
 
 def check_files(dest: Path, manifest: dict, source: Path | None) -> None:
-    """UserError where `source`, or a file in it, is another one than that which `dest` was made from."""
+    """UserError if `source`, or a file in it, differs from what `dest` was made from."""
     known = manifest.get("sources", {})
     if source is None or not known:
         return

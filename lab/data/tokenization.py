@@ -248,7 +248,7 @@ def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEnco
 
 
 def count_words(texts: dict[str, Path]) -> str:
-    """Take the words of the train split; the text is as it shall be, only the dictionary is written."""
+    """Take the words of the train split; the text stays as it is; only the dictionary is written."""
     counts: Counter[str] = Counter()
     for line in _lines(texts["train"]):
         counts.update(line.split())

@@ -97,7 +97,7 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     """Everything recorded about the run; UserError if a file cannot be read.
 
     The figures come from the records of eval_ppl.sh and lab.sh evaluate mlm, else of a study, else from the
-    validation during training. A record of another number of updates, or on another corpus, is passed over.
+    validation during training. A record of another number of updates, or on another corpus, is ignored.
     """
     path, made = checkpoint.path, checkpoint.updates
     study = {} if checkpoint.averaged else _study_record(path.parent, made)

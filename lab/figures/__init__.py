@@ -1,1 +1,1 @@
-"""The analyses behind scripts/lab.sh figures, one module a subcommand."""
+"""The analyses behind scripts/lab.sh figures, one module per subcommand."""

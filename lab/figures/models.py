@@ -53,7 +53,7 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: float) -> dict[str, Any]:
-    """Content entry of a model with these settings, trained on `data` with `tokens` per update."""
+    """The entry in a record for a model with these settings, trained on `data` with `tokens` per update."""
     side = "encoder" if "encoder_layers" in settings else "decoder"
     return {
         "layers": settings[f"{side}_layers"],

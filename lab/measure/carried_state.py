@@ -1,6 +1,6 @@
 """Perplexity of texts of any length: states are carried from one segment to the next (eval_ppl.sh).
 
-A split is read as streams of consecutive tokens: a few of equal length side by side, or one a document. The
+A split is read as streams of consecutive tokens: a few of equal length side by side, or one per document. The
 result is a table, JSON and a plot, or the figures of a study's record.
 """
 

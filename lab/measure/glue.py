@@ -219,7 +219,7 @@ def check_task(encoder: Checkpoint, task: GlueTask) -> None:
 
 
 def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
-    """Class indices or scores, one an example."""
+    """Class indices or scores, one per example."""
     encoder = read_encoder(whole_checkpoint(checkpoint))
     check_task(encoder, task)
     folder = encoder.path.parent

@@ -29,7 +29,7 @@ from user_dir.models import PixelModel
 from user_dir.tasks.image_data import ImageData, ImageShape, open_image_data
 
 SAMPLER = "scripts/sample_images.sh"
-"""The maker that a PNG names, whatever the command is called now."""
+"""The command that a PNG names as its maker; it keeps the former name, so that older PNGs are recognised."""
 SPLITS = ("train", "valid", "test")
 OF_TRAIN = 5_000
 """At most this many images of train are measured; of valid and test, all are."""

@@ -22,7 +22,7 @@ OF_A_FOLDER = {
     "--num-update-checkpoints": "checkpoint_EPOCH_UPDATE.pt",
     "--num-epoch-checkpoints": "checkpointEPOCH.pt",
 }
-"""The options that take the last checkpoints of a folder, and the names of these."""
+"""The options that take the last checkpoints of a folder, and the names of these checkpoints."""
 EXPORT = """\
 Export a model for `transformers`: weights, configuration, tokeniser, model card, plain PyTorch.
 
@@ -49,7 +49,7 @@ lists. DIR/imported.pt is the checkpoint; the dictionary and the tokeniser lie b
 
 
 def average(words: Sequence[str]) -> Namespace:
-    """The options of `average`; UserError for those that exclude each other."""
+    """The options of `average`; UserError if some exclude each other."""
     parser = Parser("scripts/lab.sh average", AVERAGE)
     parser.add_argument(
         "--inputs",

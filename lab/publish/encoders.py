@@ -50,7 +50,7 @@ def average_tables(section: Section) -> list[str]:
 
 
 def draw_curves(section: Section, source: str, path: Path) -> None:
-    """Training loss of the first seed against updates, a panel a family of methods."""
+    """Training loss of the first seed against updates, one panel per family of methods."""
     shown, curves = of_first_seed(section.records), {}
     for name, points in curves_of(section).items():
         x, y = zip(*means(points), strict=True)

@@ -54,7 +54,7 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """For each column "number", if most of its cells are, or "text": the side on which cells begin."""
+        """For each column "number" if most of its cells are numbers, else "text"; decides its alignment."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
         return ["number" if 2 * sum(map(_is_number, cells)) > len(cells) else "text" for cells in columns]
 

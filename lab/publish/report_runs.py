@@ -131,7 +131,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How far it is."""
+        """Its progress, in words."""
         if self.finished:
             return "finished"
         return f"at {self.updates:,} of {self.last_update:,}" if self.last_update else f"at {self.updates:,}"

@@ -45,7 +45,7 @@ SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder and the run that belongs into it.
+    """A folder and the run that belongs in it.
 
     `option` names another folder. A run of a study has the name of its `command` and the fingerprint
     `settings`, which mark the folder.

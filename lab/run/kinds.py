@@ -47,7 +47,7 @@ class Kind:
         return open_prepared(folder, tuple(splits))
 
     def check_data(self, read: Namespace, data: Any) -> None:
-        """Refuse data that do not go with the arguments of fairseq-train as read."""
+        """Refuse data that do not fit the arguments of fairseq-train, which `read` holds."""
 
     def check_start(self, path: Path, data: Any) -> None:
         """Refuse a checkpoint from which training on these data cannot start."""

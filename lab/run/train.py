@@ -101,7 +101,7 @@ def take_up(
 
 
 def complete_save(saved: Checkpoint) -> None:
-    """Make `saved` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
+    """Finish the interrupted save of `saved`: it becomes the last checkpoint, and the best if it was best."""
     folder = saved.path.parent
     for half in folder.glob(HALF):
         remove_if_left(half)

@@ -74,7 +74,7 @@ LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 LOOK = 2
 """Version of the pictures' look; a higher number redraws all of them."""
 SECONDS_TO_WRITE = 60
-"""To wait for another process that publishes into the folder."""
+"""How long to wait for another process that publishes into the folder."""
 NOT_FILLED_IN = (
     TemplateError,
     TypeError,
@@ -456,7 +456,7 @@ def _publish(study: Study, out: Path, check: bool) -> list[Path]:
 
 
 def is_published(out: Path) -> bool:
-    """Whether the records of a folder belong into a store: it has one, or is one of the repository's."""
+    """Whether the records of a folder belong in a store: it has one, or is one of the repository's."""
     return (out / STORE).is_file() or out.absolute().is_relative_to(RESULTS)
 
 

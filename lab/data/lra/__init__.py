@@ -1,4 +1,4 @@
-"""Long Range Arena: what its tasks are prepared into, one folder a task.
+"""Long Range Arena: what its tasks are prepared into, one folder per task.
 
 `data-prep/lra.sh TASK --dest DEST` writes DEST/NAME, where NAME is
 
@@ -17,7 +17,7 @@ A folder holds, for each SPLIT of train, valid and test (text has no valid with 
   `length` already, never padded, never empty; no <s> anywhere, </s> only where `end_token` is true;
 - pixels: `SPLIT.pixels.npy`, uint8 (rows, length), row by row of the image, for
   np.load(path, mmap_mode="r"); no dictionary;
-- `preparation.json`, once a folder (keys below).
+- `preparation.json`, once per folder (keys below).
 
 Symbols in dict.txt: a byte is its decimal number (`0` to `255`, so byte b has index 4 + b), a
 character is `U+` and its code point in hexadecimal (`U+0061`), ListOps has `0` to `9`, `[MIN`, `[MAX`,

@@ -352,7 +352,7 @@ def chosen_tasks(arguments: Namespace) -> list[LraTask]:
 
 
 def describe(manifest: dict) -> str:
-    """One line a split, for people."""
+    """One line per split, for people."""
     tokens = f", dictionary of {manifest['vocabulary']:,}" if "vocabulary" in manifest else ""
     lines = [f"{manifest['origin']}, pipeline {manifest['pipeline']}{tokens}"]
     for name, split in manifest["splits"].items():
