@@ -219,7 +219,7 @@ def test_set_noise(first: float, second: float, examples: int) -> float:
 
 
 def _noise(first: Seeds, second: Seeds, examples: int | None) -> float:
-    """`test_set_noise` of two rows; 0 for figures that are no accuracies over `examples`."""
+    """`test_set_noise` of two rows; 0 for figures that are not accuracies over `examples`."""
     return test_set_noise(_mean(first), _mean(second), examples) if examples else 0.0
 
 

@@ -5,7 +5,8 @@
 #
 # Writes DIR/causal_linear_attention-VERSION-py3-none-manylinux_*.whl, one file for every Python and every torch
 # that pyproject.toml allows, and prints its size. It holds the C++ kernels and, where torch has CUDA and nvcc is
-# found, the CUDA kernels for all common GPUs; CAUSAL_LINEAR_ATTENTION_CUDA=force builds them without a GPU's torch.
+# found, the CUDA kernels for all common GPUs; CAUSAL_LINEAR_ATTENTION_CUDA=force builds them even where torch has no
+# CUDA.
 # The manylinux tag names the oldest C library that the kernels run with; auditwheel reads it off them.
 # Then the wheel is installed with torch into a new environment, where no program but Python is on PATH, and
 # must select its kernels and pass its self-test. Makes .venv first if it is not there.

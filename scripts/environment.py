@@ -4,7 +4,7 @@ Standard library only. With `--ready`, run by `.venv`'s own Python, the exit sta
 be done. Otherwise a suitable base Python (lib.sh looks for one) runs it and makes `.venv`. `PYTHON` and
 `TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
 `WHEELHOUSE` names a folder of wheelhouse.sh: everything is installed from it, nothing from the network.
-uv installs the packages, as pip's settings say; where it cannot be had, or fails, pip does.
+uv installs the packages, as pip's settings say; where uv is not available or fails, pip installs them.
 
 `.venv/ready.json` is written last and records the sources of the environment. Without it `.venv` is an
 interrupted set-up and is created again; one with other content is updated.
@@ -169,7 +169,7 @@ def ensure() -> None:
 
 
 def use_as_it_is(have: dict[str, Any]) -> None:
-    """In a clone of another user's: its `.venv` if it is finished, though older than the sources."""
+    """In another user's clone: use its `.venv` if that is finished, even if it is older than the sources."""
     if not have:
         raise SetupError(
             f"{VENV} is not set up and you may not write to {ROOT}; let its owner run this command once, or "

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything without its own script, as `lab.sh VERB`; --help lists the verbs.
+# Run a command without a script of its own, as `lab.sh VERB`; --help lists the verbs.
 # Links to this file are names of earlier releases; lab/cli.py has the new names.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

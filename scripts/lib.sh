@@ -61,8 +61,8 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command ARGUMENTS...: the command that lab/cli.py has for this script, in .venv, in place of this shell.
-# Its help does not make .venv.
+# run_command ARGUMENTS...: replace this shell by the command that lab/cli.py has for this script, run in .venv.
+# --help does not make .venv.
 run_command() {
     if ! wants_help "$@"; then
         ensure_environment
@@ -72,7 +72,7 @@ run_command() {
     exec_command "$VENV_PYTHON" "$@"
 }
 
-# Before the set-up, the sentence in the place of a command's help.
+# Before the set-up, print this sentence instead of a command's help.
 say_how_to_get_help() {
     printf '%s describes its options once scripts/lab.sh setup (which any command runs first) has made .venv.\n' \
         "$(name_of_command)"
@@ -159,8 +159,8 @@ begin_tests() {
     cd -- "$ROOT"
 }
 
-# run_tests MORE ARGUMENTS...: pytest in as many processes as there are cores and MORE, at most six, of a thread each, in
-# place of this shell. -n 0 among the arguments runs all in one.
+# run_tests MORE ARGUMENTS...: replace this shell by pytest, in as many processes as there are cores and MORE, at most
+# six, with one thread each. -n 0 among the arguments runs all tests in one process.
 run_tests() {
     local workers
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

@@ -62,7 +62,7 @@ class ImageSet:
 
 
 def read_digits(options: Namespace) -> ImageSet:
-    """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; nothing is read."""
+    """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; no file is read."""
     if options.source is not None:
         raise UserError("digits come with scikit-learn; leave --from out")
     from sklearn.datasets import load_digits

@@ -173,7 +173,7 @@ def plot_points(
 
 
 def label_points(axis: Axes, points: Sequence[Point]) -> None:
-    """Put each name over no other and no curve: beside its point, or above or below with a line to it."""
+    """Place each name clear of names and curves: beside its point, or above or below with a line to it."""
     axis.figure.draw_without_rendering()  # the limits of the axes decide where names are
     renderer = axis.figure.canvas.get_renderer()
     curves = [line.get_path().transformed(axis.transData) for line in axis.lines]
@@ -275,7 +275,7 @@ def tint(color: str, share: float) -> str:
 
 
 def readable(color: str) -> str:
-    """The colour, darkened as far as a text on white needs; a line has the colour itself."""
+    """The colour, darkened until text in it is readable on white; lines keep the colour itself."""
     levels = np.array(to_rgb(color))
     luminance = levels**2.2 @ (0.2126, 0.7152, 0.0722)
     return to_hex(levels * (LIGHTEST / max(LIGHTEST, luminance)) ** (1 / 2.2))

@@ -123,7 +123,7 @@ class RunningCell:
 
 
 class Follower:
-    """Shows how far the training of a cell is, from its log; `name` leads each line."""
+    """Shows the training progress of a cell, from its log; `name` leads each line."""
 
     def __init__(self, cell: Cell, name: str = "") -> None:
         self.log = cell.run.log
