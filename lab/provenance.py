@@ -50,6 +50,8 @@ OF_OTHER_DEVICES = {
 }
 """Parts of the operator that a device does not run, or that nvcc does not compile."""
 ATTENTION = "user_dir/attention/"
+OF_OPTIONS = {"user_dir/models/attention_statistics.py", "user_dir/models/compiled.py"}
+"""Parts of models that run only with an option that no benchmark gives."""
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 DIGITS = 12
 """Length of a hash."""
@@ -222,10 +224,10 @@ def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:
 def changed(
     before: Mapping[str, str], now: Mapping[str, str], device: str, architectures: Iterable[str] = ()
 ) -> list[str]:
-    """The sources that have changed, without those that device and architectures do not run."""
+    """The sources that have changed, without those that benchmark, device and architectures do not run."""
     differ = [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
     other = OF_OTHER_DEVICES.get(device)
-    unused = unused_attentions(architectures)
+    unused = unused_attentions(architectures) | OF_OPTIONS
     return [path for path in differ if path not in unused and not (other and other.search(path))]
 
 

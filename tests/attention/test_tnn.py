@@ -53,6 +53,14 @@ def test_decay_is_stored_and_stays():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_decay_is_not_rounded_in_half_precision(dtype):
+    toep = build(True, decay=0.9999).float().to(dtype).toep
+    distances = torch.tensor([4096])
+    decayed = toep.coefficients(distances) / toep.rpe(distances)
+    torch.testing.assert_close(decayed, torch.full_like(decayed, 0.9999**4096), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_distances_keep_their_precision_in_half_precision(dtype):
     """bfloat16 cannot tell 4001 from 4002."""
     module = build(True).to(dtype)

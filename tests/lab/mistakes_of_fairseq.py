@@ -36,6 +36,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --restore-file code.pt", "nothing in it was run"),
     (f"{FAIRSEQ_TRAIN} --restore-file list.pt", CANNOT_BE_READ),
     (f"{FAIRSEQ_TRAIN} --ddp-backend fully_sharded", "needs the package fairscale, which is not installed"),
+    (f"{FAIRSEQ_TRAIN} --output-dictionary-size 20", "the models of this plugin have one dictionary"),
     (f"{FAIRSEQ_TRAIN} --restore-file empty", "is a folder where a checkpoint belongs"),
     (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or not a fairseq checkpoint"),
     (

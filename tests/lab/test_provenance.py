@@ -57,6 +57,7 @@ def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
     (tmp_path / models[-1]).write_text("x = 2\n")
     now = measured_sources("benchmarks/lm_cost.py", tmp_path)
     assert changed(before, now, "cpu") == [models[-1]]
+    assert changed(before, {**before, "user_dir/models/compiled.py": "0"}, "cpu") == []  # of --compile
     others = {**before, operator[1]: "0", "user_dir/attention/lln.py": "0", "user_dir/attention/tnn.py": "0"}
     assert changed(before, others, "cpu", ["lln_diag_lm", "transformer_lm"]) == ["user_dir/attention/lln.py"]
     assert changed(before, {**before, **dict.fromkeys(operator, "0")}, "nvcc") == operator[1:]

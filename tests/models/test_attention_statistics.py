@@ -58,6 +58,13 @@ def test_temperature_and_entropy_are_those_of_the_first_sequence(arch):
             assert found[f"tau/{one.name}"] == pytest.approx(tau, rel=1e-3)
 
 
+@pytest.mark.parametrize("arch", ["lln_lm", "linear_transformer_lm"])
+def test_figures_are_on_the_device_of_the_model(arch):
+    model, batch = build_lm(arch, log_attention_statistics=1), tokens(2, 20)
+    with torch.device("meta"):  # where tensors are that no device is named for
+        assert logged(model, batch, 1)
+
+
 def test_lln_temperature_of_matched_exponents():
     found = logged(build_lm("lln_lm", log_attention_statistics=1), tokens(2, 20), 1)
     expected = 1 / (found["sigma_q/layer1"] * found["sigma_k/layer1"])

@@ -104,6 +104,54 @@ again, _ = trainer(flags)
 checkpoint_utils.load_checkpoint(again.cfg.checkpoint, again)
 assert made.get_lr() == again.get_lr() == 0.05
 """,
+    "amp": """
+        from types import SimpleNamespace
+        import torch
+        from fairseq.optim import FairseqOptimizer
+        from fairseq.optim.amp_optimizer import AMPOptimizer
+
+        weight = torch.nn.Parameter(torch.zeros(2))
+        inner = FairseqOptimizer(None)
+        inner._optimizer = torch.optim.SGD([weight], lr=1.0)  # whose step is the gradient
+        common = SimpleNamespace(
+            amp_init_scale=4, amp_scale_window=3, fp16_init_scale=128, min_loss_scale=1e-4
+        )
+        amp = AMPOptimizer(SimpleNamespace(optimizer=None, common=common), [weight], inner)
+        amp._grad_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)  # CUDA's is off without a GPU
+        amp.backward((weight * torch.tensor([2.0, 3.0])).sum())
+        amp.clip_grad_norm(0.0)  # as in each of fairseq's updates
+        amp.step()
+        assert weight.tolist() == [-2.0, -3.0], weight
+        """,
+    "read_in_order": """
+        import pathlib, tempfile, torch
+        from fairseq.data import Dictionary, indexed_dataset
+        from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        words = Dictionary()
+        for word in range(40):
+            words.add_symbol(str(word))
+        words.save(str(folder / "dict.txt"))
+        builder = indexed_dataset.make_builder(str(folder / "test.bin"), "mmap", vocab_size=len(words))
+        builder.add_item(torch.arange(16 * 6) % 30 + 4)
+        builder.finalize(str(folder / "test.idx"))
+        config = LanguageModelingConfig(
+            data=str(folder), tokens_per_sample=16, sample_break_mode="none", dataset_impl=None, seed=1,
+            batch_size=1, batch_size_valid=1, use_plasma_view=False, plasma_path="",
+        )
+
+        def rows(workers):
+            task = LanguageModelingTask.setup_task(config)
+            task.load_dataset("test")
+            batches = task.eval_lm_dataloader(
+                dataset=task.dataset("test"), max_tokens=99, batch_size=1, max_positions=64,
+                num_workers=workers, context_window=8,
+            )
+            return [batch["net_input"]["src_tokens"].tolist() for batch in batches]
+
+        assert rows(2) == rows(0)
+        """,
     "reuse_dataloader": """
         from fairseq.data import FairseqDataset
         from fairseq.tasks import FairseqTask

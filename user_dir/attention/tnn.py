@@ -85,6 +85,13 @@ class Toeplitz(nn.Module):
         # Fixed, but a parameter in the authors' checkpoints and counts.
         self.gamma = nn.Parameter(torch.full((1, 1, channels), options.decay), requires_grad=False)
 
+    def _apply(self, fn, recurse=True):
+        before = self.gamma.data
+        super()._apply(fn, recurse)
+        if self.gamma.element_size() < 4:  # half precision would round 0.999 to 1
+            self.gamma.data = before.to(self.gamma.device)
+        return self
+
     def coefficients(self, distances: Tensor) -> Tensor:
         """`c(t) decay^|t|` of integers t, `(n,)` to `(n, E)`, float32 at least."""
         c = self.rpe(distances)

@@ -11,6 +11,9 @@ from ..errors import UserError
 
 logger = logging.getLogger(__name__)
 
+_held: set[Path] = set()
+"""Folders whose lock this process has taken."""
+
 
 def lock_save_dir(save_dir: str) -> None:
     """Keep other runs out of a run's folder until this process ends, however it ends.
@@ -22,7 +25,7 @@ def lock_save_dir(save_dir: str) -> None:
         UserError: naming host and process of the run that is at work there.
     """
     folder = Path(save_dir).resolve()
-    if os.environ.get(LOCKED) == str(folder):
+    if folder in _held or os.environ.get(LOCKED) == str(folder):
         return
     try:
         descriptor = hold_lock(Path(save_dir), "--save-dir", logger.warning)
@@ -32,4 +35,5 @@ def lock_save_dir(save_dir: str) -> None:
             "choose another --save-dir"
         ) from None
     os.environ[LOCKED] = str(folder)
+    _held.add(folder)
     os.register_at_fork(after_in_child=lambda: os.close(descriptor))

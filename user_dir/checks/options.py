@@ -21,6 +21,7 @@ NEEDS = (
 )
 """Options without which another one does nothing."""
 OVERRULED = (
+    ("adaptive_input", "share_decoder_input_output_embed"),
     ("adaptive_softmax_cutoff", "decoder_output_bias"),
     ("no_decoder_final_norm", "decoder_final_norm"),
     ("decoder_learned_pos", "absolute_positions"),
@@ -72,9 +73,10 @@ def _options_of_missing_parts(settings: Mapping[str, Any]) -> Iterator[tuple[str
     side = "decoder" if "decoder_ffn" in settings else "encoder"
     network = settings.get(f"{side}_ffn")
     if network == "glu":
-        # an encoder's --activation-fn is that of its masked-LM head, too
-        activation = "encoder_ffn_activation" if side == "encoder" else "activation_fn"
-        for name in (activation, f"{side}_ffn_embed_dim"):
+        names = [f"{side}_ffn_activation", f"{side}_ffn_embed_dim"]
+        if "pooler_activation_fn" not in settings:  # --activation-fn is that of a masked-LM head, too
+            names.append("activation_fn")
+        for name in names:
             yield name, f"the layers have a GLU (--{side}-ffn glu)"
     elif network == "ffn":
         for name in ("glu_dim", "glu_activation", "no_glu_bias"):

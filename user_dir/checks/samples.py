@@ -9,6 +9,8 @@ import numpy as np
 from ..errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
+OTHER_FORMATS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00")
+"""The beginnings of indices of `--dataset-impl` lazy, cached and huffman, which fairseq reads itself."""
 HEADER = 26  # bytes: the magic, the format's version, the code of the numbers' type, the number of rows
 BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
 """Bytes of one number, by the code of its type in fairseq."""
@@ -26,6 +28,8 @@ def check_split_files(path: str) -> None:
         raise UserError(f"{content} is empty: the split has no rows; prepare the data again")
     with index.open("rb") as file:
         header = file.read(HEADER)
+        if header.startswith(OTHER_FORMATS):
+            return
         rows = int.from_bytes(header[18:], "little")
         size = BYTES.get(header[17]) if len(header) == HEADER and header.startswith(MAGIC) else None
         if size is None or index.stat().st_size < HEADER + 12 * rows:

@@ -21,12 +21,14 @@ from fairseq.utils import split_paths
 
 from ..errors import UserError
 from .checkpoints import has_attention
+from .same_settings import OURS
 from .settings import check_log_file, check_writable
 
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
+BREAK_GRAPHS = ("decoder_layerdrop", "encoder_layerdrop", "checkpoint_activations", "offload_activations")
 OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
 
 
@@ -48,6 +50,8 @@ def check_training(cfg: Any, here: bool = True) -> None:
     check_precision(cfg.common, on_the_cpu)
     check_profile(cfg.common.profile and on_the_cpu)
     check_criterion(cfg)
+    check_compiled(cfg.criterion, cfg.model, on_the_cpu)
+    check_plugin_model(cfg)
     check_start(cfg.checkpoint)
     check_folders(cfg)
     check_pruning(cfg.model)
@@ -106,6 +110,34 @@ def check_start(checkpoint: Any) -> None:
     for option, path in named.items():
         if path and not Path(path).exists():
             raise UserError(f"no checkpoint {path}; name another one with {option}, or leave it out")
+
+
+def check_compiled(criterion: Any, model: Any, on_the_cpu: bool) -> None:
+    """UserError for `--compile`, which a CPU leaves out, with options that break up the graph of a model."""
+    if on_the_cpu or not getattr(criterion, "compile", False):
+        return
+    for name in BREAK_GRAPHS:
+        if getattr(model, name, None):
+            raise UserError(
+                f"--compile makes one graph of the model, which --{name.replace('_', '-')} breaks up; leave "
+                "one of them out"
+            )
+
+
+def check_plugin_model(cfg: Any) -> None:
+    """UserError for options of fairseq that a model of this plugin does not support."""
+    if not hasattr(cfg.model, OURS):
+        return
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
+        raise UserError(
+            "--ddp-backend fully_sharded takes the weights of a layer apart, which the layers of this plugin "
+            "read whole; give another --ddp-backend"
+        )
+    if getattr(cfg.task, "output_dictionary_size", -1) >= 0:
+        raise UserError(
+            "--output-dictionary-size gives the outputs fewer words than the inputs, but the models of this "
+            "plugin have one dictionary; leave it out"
+        )
 
 
 def check_folders(cfg: Any) -> None:
@@ -193,6 +225,11 @@ def check_criterion(cfg: Any) -> None:
         raise UserError(
             f"--criterion {criterion} is for encoders, but {arch} is a language model; take cross_entropy "
             "or chunked_cross_entropy"
+        )
+    if criterion == "chunked_cross_entropy" and hasattr(cfg.model, "pixel_head"):
+        raise UserError(
+            f"--criterion chunked_cross_entropy is for words, but {arch} is a model of pixels; take "
+            "pixel_likelihood"
         )
     settings = cfg.distributed_training
     of_torch = settings.ddp_backend in ("c10d", "pytorch_ddp")

@@ -124,11 +124,10 @@ def apply() -> None:
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:
     """State of earlier validations, unless the run starts with the checkpoint's weights alone."""
-    if not extra_state or not trainer.get_num_updates():
-        return
-    if not cfg.reset_meters:
-        train_loop.resume_patience(extra_state.get("patience", {}))
-    make_up_for_plateau(trainer, epoch_itr, extra_state.get("val_loss"))
+    resumed = extra_state if extra_state and trainer.get_num_updates() else {}
+    train_loop.resume_patience({} if cfg.reset_meters else resumed.get("patience", {}))
+    if resumed:
+        make_up_for_plateau(trainer, epoch_itr, resumed.get("val_loss"))
 
 
 def layers_to_keep(model_cfg: Any) -> list[int]:

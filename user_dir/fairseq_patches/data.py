@@ -89,6 +89,8 @@ def apply() -> None:
     @replaces(LanguageModelingTask, "eval_lm_dataloader")
     def eval_lm_dataloader(load, self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
         context = kwargs.get("context_window", 0)
+        if context:
+            kwargs["num_workers"] = read_in_order(**kwargs)
         check_sample_lengths(np.asarray(dataset.sizes), context, max_tokens, max_positions)
         batches = load(self, dataset, *args, max_tokens=max_tokens, max_positions=max_positions, **kwargs)
         return NotEmpty(batches)
@@ -162,7 +164,7 @@ def explain_missing_splits(kind: type[FairseqTask]) -> None:
 
     @replaces(kind, "load_dataset")
     def load_dataset(load, self, split, *args, **kwargs):
-        data = getattr(getattr(self, "cfg", None), "data", None)
+        data = data_of(self)
         for folder in split_paths(data) if data else ():
             check_prepared(Path(folder), split)
         try:
@@ -170,12 +172,32 @@ def explain_missing_splits(kind: type[FairseqTask]) -> None:
         except FileNotFoundError as error:
             if "Dataset not found" not in str(error):
                 raise
-            folder = Path(getattr(self.cfg, "data", None) or self.args.data)
+            folder = Path(data)
             there = sorted({path.name.partition(".")[0] for path in folder.glob("*.idx")})
             raise UserError(
                 f"{folder} has no split {split!r}, but {', '.join(there) or 'none'}; check --train-subset, "
                 "--valid-subset and --gen-subset"
             ) from None
+
+
+def data_of(task: FairseqTask) -> str | None:
+    """The data folders of a task, whose settings are its `cfg`, or of language_modeling its `args`."""
+    settings = getattr(task, "cfg", None) or getattr(task, "args", None)
+    return getattr(settings, "data", None)
+
+
+def read_in_order(num_workers: int = 1, num_shards: int = 1, **unused: Any) -> int:
+    """The workers of a data loader that reads each sample with the tokens before it: one at most.
+
+    fairseq (every version) takes these tokens from the last batch of the same worker, which is the wrong one
+    where several workers share the batches. UserError where several processes share them.
+    """
+    if num_shards > 1:
+        raise UserError(
+            "--context-window takes the tokens before a sample from the batch before, which another of the "
+            f"{num_shards} processes or shards reads; take one, or leave out --context-window"
+        )
+    return min(num_workers, 1)
 
 
 def refuse_no_sample(indices: np.ndarray) -> None:
@@ -255,7 +277,7 @@ def check_sampling(args: Any, dictionary: Dictionary) -> None:
 
 def second_language_model(task: FairseqTask, models: Sequence[Any], args: Any) -> dict[str, Any]:
     """The model of `--lm-path` for a generator: fairseq-interactive and the hub ignore the option."""
-    folder = {"data": split_paths(getattr(task.cfg, "data", None) or task.args.data)[0]}
+    folder = {"data": split_paths(data_of(task))[0]}
     (model,), _ = checkpoint_utils.load_model_ensemble([args.lm_path], arg_overrides=folder)
     like = next(models[0].parameters())
     model.prepare_for_inference_(Namespace(generation=args))

@@ -182,10 +182,11 @@ def hint_for_option(message: str, parser: argparse.ArgumentParser, words: Sequen
         for arch, model in ARCH_MODEL_NAME_REGISTRY.items()
         if field in getattr(MODEL_DATACLASS_REGISTRY.get(model), "__dataclass_fields__", ())
     ]
-    arch = words[words.index("--arch") + 1] if "--arch" in words[:-1] else ""
+    arch = re.search(r"^(?:--arch|-a)[=\n](.+)$", "\n".join(words), re.MULTILINE)
     if owners:
-        names = ", ".join(nearest(arch, owners))
-        return f"; --arch {arch} lacks {unknown[1]}, which {names} and others have"
+        names = ", ".join(nearest(arch[1] if arch else "", owners))
+        this = f"--arch {arch[1]}" if arch else "this command"
+        return f"; {this} lacks {unknown[1]}, which {names} and others have"
     near = get_close_matches(unknown[1], parser._option_string_actions, 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,4 +1,4 @@
-"""State that fairseq (every version) leaves out of a checkpoint, so that a resumed run differs."""
+"""Optimizers and averages: state that fairseq (every version) leaves out of a checkpoint, and `--amp`."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from fairseq.models.ema.ema import EMA
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
@@ -27,6 +28,17 @@ def apply() -> None:
         restore_master_weights(self, state_dict.get("fp32_params", ()))
         restore_counts(self.scaler, state_dict.get("scaler", {}))
 
+    @replaces(AMPOptimizer, "__init__")
+    def make_scaler(init, self, cfg, params, fp32_optimizer, **kwargs):
+        init(self, cfg, params, fp32_optimizer, **kwargs)
+        self._grad_scaler = amp_scaler(cfg.common)
+
+    @replaces(AMPOptimizer, "step")
+    def step(unused, self):
+        # fairseq hands its own wrapper over, for which torch's scaler unscales the gradients a second time
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
     @replaces(EMA, "__init__")
     def make_ema(init, self, model, config, device=None, skip_keys=None):
         init(self, model, config, device, {*(skip_keys or ()), *not_averaged(model.state_dict())})
@@ -43,6 +55,12 @@ def apply() -> None:
     def load_plateau_state(load, self, state_dict):
         load(self, state_dict)
         self.lr_scheduler.num_bad_epochs = state_dict.get("num_bad_epochs", 0)
+
+
+def amp_scaler(common: Any) -> torch.amp.GradScaler:
+    """The loss scaler of `--amp`: fairseq takes `--amp-init-scale` for the window, and not as the scale."""
+    window = {} if common.amp_scale_window is None else {"growth_interval": common.amp_scale_window}
+    return torch.amp.GradScaler("cuda", init_scale=common.amp_init_scale, **window)
 
 
 def restore_master_weights(optimizer: Any, saved: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from fairseq.logging import metrics
 
 from ..errors import UserError
@@ -62,14 +63,20 @@ def is_finished(cfg: Any, updates: int, next_epoch: int) -> bool:
 
 
 def patience_state() -> dict[str, Any]:
-    """The counts of `--patience`, which fairseq keeps in a function's attributes and loses on resuming."""
-    return {key: x for loop in _loops() for key, x in vars(loop.should_stop_early).items()}
+    """The counts of `--patience`, which fairseq keeps in a function's attributes and loses on resuming.
+
+    The best score may be a number of NumPy's, which torch 2.6 and later refuse to load.
+    """
+    found = {key: x for loop in _loops() for key, x in vars(loop.should_stop_early).items()}
+    return {key: x.item() if isinstance(x, np.generic) else x for key, x in found.items()}
 
 
 def resume_patience(state: Mapping[str, Any]) -> None:
-    """Resume with `patience_state`."""
+    """Begin a run with `patience_state`, or without counts, also after another run of this process."""
     for loop in _loops():
-        vars(loop.should_stop_early).update(state)
+        counts = vars(loop.should_stop_early)
+        counts.clear()
+        counts.update(state)
 
 
 def before_first_update(trainer: Any, epoch_itr: Any) -> None:

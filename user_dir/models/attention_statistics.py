@@ -71,7 +71,7 @@ def _temperature(seen: Seen, length: int) -> Tensor:
     if isinstance(seen.attention, LLNAttention):
         found = {key: value.item() for key, value in (deviations(seen) | exponents(seen)).items()}
         tau = lln_temperature(**found, a=seen.attention.scale.a, b=seen.attention.scale.b)
-        return torch.tensor(tau)
+        return torch.tensor(tau, device=seen.q.device)
     q, k = (x[:1, :, :length].double() for x in (seen.q, seen.k))
     scores = q @ k.mT * q.shape[-1] ** -0.5
     visible = torch.ones(length, length, dtype=torch.bool, device=q.device)

@@ -1,0 +1,49 @@
+"""Settings of a training that do not go together: a sentence before anything is loaded."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from user_dir.checks.training import check_compiled, check_criterion, check_plugin_model
+from user_dir.errors import UserError
+
+OURS = {"attention_backend": "auto"}
+
+
+def settings(model, ddp_backend="legacy_ddp", criterion="cross_entropy", **task):
+    return SimpleNamespace(
+        model=SimpleNamespace(_name="transnormer_t1", **model),
+        task=SimpleNamespace(**task),
+        criterion=SimpleNamespace(_name=criterion),
+        distributed_training=SimpleNamespace(ddp_backend=ddp_backend, find_unused_parameters=False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded takes the weights"),
+        ({"output_dictionary_size": 20}, "--output-dictionary-size gives the outputs fewer words"),
+    ],
+)
+def test_options_for_models_of_fairseq(given, message):
+    check_plugin_model(settings(OURS, output_dictionary_size=-1))
+    check_plugin_model(settings({}, **given))
+    with pytest.raises(UserError, match=message):
+        check_plugin_model(settings(OURS, **given))
+
+
+@pytest.mark.parametrize("option", ["decoder_layerdrop", "encoder_layerdrop", "checkpoint_activations"])
+def test_a_compiled_model_is_one_graph(option):
+    criterion, model = SimpleNamespace(compile=True), SimpleNamespace(**{option: 0.5})
+    check_compiled(criterion, model, on_the_cpu=True)
+    check_compiled(criterion, SimpleNamespace(**{option: 0}), on_the_cpu=False)
+    check_compiled(SimpleNamespace(compile=False), model, on_the_cpu=False)
+    with pytest.raises(UserError, match=f"which --{option.replace('_', '-')} breaks up"):
+        check_compiled(criterion, model, on_the_cpu=False)
+
+
+def test_the_loss_of_words_is_refused_for_pixels():
+    check_criterion(settings({**OURS, "pixel_head": "categorical"}))
+    with pytest.raises(UserError, match="is a model of pixels; take pixel_likelihood"):
+        check_criterion(settings({**OURS, "pixel_head": "categorical"}, criterion="chunked_cross_entropy"))
