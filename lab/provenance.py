@@ -231,6 +231,17 @@ def changed(
     return [path for path in differ if path not in unused and not (other and other.search(path))]
 
 
+def measured_methods(command: str, architectures: Collection[str], root: Path = ROOT) -> Collection[str]:
+    """Names of the methods that a benchmark measures.
+
+    They are its architectures, or the names that its scripts contain where it has others of its own.
+    """
+    if architectures and {name.removeprefix("roberta_") for name in architectures} <= NAMED.keys():
+        return architectures
+    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARKS, root)
+    return NAMED.keys() & {word for one in scripts for word in re.findall(r"\w+", read(root / one))}
+
+
 def unused_attentions(architectures: Iterable[str]) -> set[str]:
     """The files of mechanisms that no architecture has; empty if one of them is not known."""
     methods = [NAMED.get(name.removeprefix("roberta_")) for name in architectures]
@@ -290,8 +301,9 @@ def stale(record: Any) -> str:
         code = one.get("code")
         if not isinstance(code, dict):
             return f"Stale: measured at commit {one['commit']}, before records named their sources."
-        now = measured_sources(one["command"])
-        differ |= {*changed(code, now, one["device"], settings.get("architectures", []))}
+        command = one["command"]
+        methods = measured_methods(command, settings.get("architectures", []))
+        differ |= {*changed(code, measured_sources(command), one["device"], methods)}
     if not differ:
         return ""
     folders = ", ".join(sorted({str(Path(path).parent) for path in differ}))

@@ -10,7 +10,7 @@ from lab.commands.costs import BY_VALUE, renewal
 from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path, write_json
-from lab.provenance import changed, environment, measured_sources, portable_command
+from lab.provenance import changed, environment, measured_methods, measured_sources, portable_command
 from lab.publish.tables import markdown_table, spread
 
 
@@ -60,6 +60,10 @@ def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
     assert changed(before, {**before, "user_dir/models/compiled.py": "0"}, "cpu") == []  # of --compile
     others = {**before, operator[1]: "0", "user_dir/attention/lln.py": "0", "user_dir/attention/tnn.py": "0"}
     assert changed(before, others, "cpu", ["lln_diag_lm", "transformer_lm"]) == ["user_dir/attention/lln.py"]
+    (tmp_path / "benchmarks/models.py").write_text('import user_dir\nNAMES = {"reformer-4": "reformer"}\n')
+    command = "benchmarks/lm_cost.py --device cpu"
+    assert measured_methods(command, ["tnn_lm", "roberta_lln"], tmp_path) == ["tnn_lm", "roberta_lln"]
+    assert measured_methods(command, ["reformer-4"], tmp_path) == {"reformer"}
     assert changed(before, {**before, **dict.fromkeys(operator, "0")}, "nvcc") == operator[1:]
     assert changed(before, others, "cuda", ["of_someone"]) == sorted({*others} - {*before} | {operator[1]})
 
