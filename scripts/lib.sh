@@ -180,11 +180,12 @@ install_beside() {
     [[ ! -e $folder || -f $folder/made_from ]] || die "$folder was not made by these scripts; rename it"
     echo "Installing $list into $folder"
     part=$(mktemp -d -- "$folder.XXXXXXXX")
-    "$VENV_PYTHON" -m pip install --quiet --target "$part" -r "$list" "$@" || {
-        rm -rf -- "$part"
+    # shellcheck disable=SC2064
+    trap "rm -rf -- $(printf %q "$part")" EXIT
+    "$VENV_PYTHON" -m pip install --quiet --target "$part" -r "$list" "$@" ||
         die "pip could not install $list; see its message above"
-    }
     printf '%s\n' "$made_from" >"$part/made_from"
     rm -rf -- "$folder"
     mv -- "$part" "$folder"
+    trap - EXIT
 }

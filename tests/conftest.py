@@ -15,6 +15,9 @@ from pathlib import Path
 # With torch's deterministic mode cuBLAS asks for it, before its first product on a GPU.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+# The tests of downloads serve on this machine, past any proxy.
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1"
+
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,7 +130,10 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """The folder with the reference data (`data/`, `golden/`), which is not part of the repository."""
-    folder = Path(os.environ.get("TRANSNORMER_SHARED", ROOT.parent / "shared"))
+    named = os.environ.get("TRANSNORMER_SHARED")
+    folder = Path(named or ROOT.parent / "shared")
+    if named and not folder.is_dir():
+        pytest.fail(f"TRANSNORMER_SHARED names {named}, which is not a folder")
     if not folder.is_dir():
         pytest.skip(f"reference data not found at {folder} (set TRANSNORMER_SHARED)")
     return folder

@@ -63,7 +63,10 @@ CASES = [
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
     ("scripts/lab.sh evaluate mlm lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
     ("scripts/lab.sh evaluate mlm text.pt mlm", "is damaged or not a fairseq checkpoint"),
-    ("scripts/lab.sh predict text.pt --task RTE --input config.yaml", "."),
+    (
+        "scripts/lab.sh predict text.pt --task RTE --input config.yaml",
+        "is damaged or not a fairseq checkpoint",
+    ),
     # evaluations that would lie
     (
         f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096",

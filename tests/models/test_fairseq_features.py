@@ -21,6 +21,7 @@ from tests.helpers.roberta import build_roberta, sentences
 from user_dir.checks.same_settings import check_same_run, check_same_settings
 from user_dir.checks.training import check_carried, check_pruning
 from user_dir.errors import UserError
+from user_dir.models.roberta import head_activation
 
 
 def test_training_a_pruned_model_is_refused():
@@ -252,11 +253,13 @@ def test_what_may_change_when_a_run_resumes(arch, flags, changed):
 def test_activations_of_an_encoders_heads(name):
     """fairseq's and ours; the feed-forward network has one of its own."""
     model = build_roberta("roberta_linear", activation_fn=name, encoder_ffn_activation="gelu")
-    model.args.pooler_activation_fn = name
+    model.args.pooler_activation_fn, model.args.pooler_dropout = name, 0.25
     model.register_classification_head("task", num_classes=2)
     assert torch.isfinite(model(sentences([9]))[0]).all()
     features, _ = model(sentences([9]), features_only=True, classification_head_name="task")
-    assert features.shape == (1, 2)
+    assert model.classification_heads["task"].dropout.p == 0.25
+    head, states = model.classification_heads["task"], model(sentences([9]), features_only=True)[0]
+    assert torch.equal(features, head.out_proj(head_activation(name)(head.dense(states[:, 0]))))
     with pytest.raises(UserError, match="no classification head 'tsk', but task; name one of"):
         model(sentences([9]), features_only=True, classification_head_name="tsk")
     with pytest.raises(UserError, match="unknown activation 'swoosh'"):

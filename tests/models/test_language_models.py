@@ -239,6 +239,39 @@ def test_adaptive_embeddings_and_softmax():
     probabilities = model.get_normalized_probs(out, log_probs=False)
     assert probabilities.shape == (2, 9, 100)
     close(probabilities.sum(-1), torch.ones(2, 9), 1e-4)
+    words = [part[0].weight for part in model.decoder.embed_tokens.embeddings]
+    shared = {parameter.data_ptr() for parameter in model.decoder.adaptive_softmax.parameters()}
+    assert len(words) == 3 and {weight.data_ptr() for weight in words} <= shared
+
+
+def test_options_of_adaptive_embeddings_and_softmax():
+    model = build_lm(
+        "transnormer_t1",
+        words=100,
+        decoder_embed_dim=32,
+        adaptive_input=True,
+        adaptive_input_cutoff="20,60",
+        adaptive_input_factor=2.0,
+        adaptive_softmax_cutoff="20,60",
+        adaptive_softmax_factor=2.0,
+        adaptive_softmax_dropout=0.3,
+    )
+    assert [part[0].embedding_dim for part in model.decoder.embed_tokens.embeddings] == [32, 16, 8]
+    tail = model.decoder.adaptive_softmax.tail
+    assert [part[0].out_features for part in tail] == [16, 8]
+    assert [part[1].p for part in tail] == [0.3, 0.3]
+
+
+def test_options_that_leave_a_part_out():
+    decoder = build_lm("linear_transformer_lm").decoder
+    assert decoder.embed_positions is not None and decoder.layer_norm is not None
+    assert (
+        build_lm("linear_transformer_lm", no_token_positional_embeddings=True).decoder.embed_positions is None
+    )
+    assert (
+        getattr(build_lm("linear_transformer_lm", no_decoder_final_norm=True).decoder, "layer_norm", None)
+        is None
+    )
 
 
 def test_untied_projection():

@@ -26,32 +26,37 @@ def radam(parameters, **options):
     return RAdam(SimpleNamespace(**{**settings, **options}), parameters)
 
 
-def published(x, gradients, lr, decay):
+def published(x, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
     """Liu et al. 2019, algorithm 2, with the weights decayed apart from the loss, as in the authors' code."""
     mean, square = torch.zeros_like(x), torch.zeros_like(x)
-    longest = 2 / (1 - 0.999) - 1
+    first, second = betas
+    longest = 2 / (1 - second) - 1
     for t, gradient in enumerate(gradients, 1):
-        square = 0.999 * square + 0.001 * gradient**2
-        mean = 0.9 * mean + 0.1 * gradient
-        length = longest - 2 * t * 0.999**t / (1 - 0.999**t)
+        square = second * square + (1 - second) * gradient**2
+        mean = first * mean + (1 - first) * gradient
+        length = longest - 2 * t * second**t / (1 - second**t)
         x = x - decay * lr * x
-        step = mean / (1 - 0.9**t)
+        step = mean / (1 - first**t)
         if length > 5:
             part = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-            step = step * math.sqrt(part * (1 - 0.999**t)) / (square.sqrt() + 1e-8)
+            step = step * math.sqrt(part * (1 - second**t)) / (square.sqrt() + eps)
         x = x - lr * step
     return x
 
 
-def test_equals_the_published_algorithm():
+@pytest.mark.parametrize(("betas", "eps"), [((0.9, 0.999), 1e-8), ((0.8, 0.99), 1e-3)])
+def test_equals_the_published_algorithm(betas, eps):
     start = torch.randn(5, dtype=torch.float64)
     gradients = torch.randn(200, 5, dtype=torch.float64)
     parameter = torch.nn.Parameter(start.clone())
-    optimizer = radam([parameter], weight_decay=0.01)
+    options = {"radam_beta1": betas[0], "radam_beta2": betas[1], "radam_eps": eps}
+    optimizer = radam([parameter], weight_decay=0.01, **options)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
-    torch.testing.assert_close(parameter.data, published(start, gradients, 0.1, 0.01), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        parameter.data, published(start, gradients, 0.1, 0.01, betas, eps), rtol=0, atol=1e-12
+    )
 
 
 def test_each_tensor_is_clipped_on_its_own_behind_the_loss_scale():

@@ -38,7 +38,7 @@ def run(*command: str | Path, cwd: str | Path = "/", **environment: str) -> subp
     return subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, "LC_ALL": "C", **environment},  # bash complains of a locale that is missing
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -49,7 +49,7 @@ def test_a_seed_gives_the_same_data_and_splits_epochs_and_seeds_other_data():
     first, again, other = dataset(), dataset(), dataset(seed=2)
     assert rows(first) == rows(again) != rows(other)
     valid, test = dataset(split="valid"), dataset(split="test")
-    assert rows(first) != rows(valid) != rows(test)
+    assert rows(first) != rows(valid) != rows(test) != rows(first)
     before = rows(valid)
     first.set_epoch(2)
     valid.set_epoch(2)

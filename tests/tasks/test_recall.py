@@ -36,7 +36,8 @@ def test_each_key_is_asked_for_once_and_its_value_is_the_target(length, pairs):
 
 
 def test_rows_depend_on_seed_and_split():
-    assert rows() == rows() != rows(seed=2) and rows() != rows(split="valid") != rows(split="test")
+    assert rows() == rows() != rows(seed=2)
+    assert rows() != rows(split="valid") != rows(split="test") != rows()
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_incremental_equals_full_under_autocast(key, within):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within in ("all", part)):
             pieces.append(module(piece, incremental_state=state)[0].float())
     error = (torch.cat(pieces) - full).norm() / full.norm()
-    assert not MECHANISMS[key].continuous or error < 0.02
+    assert error.isfinite() and (error < 0.02 or not MECHANISMS[key].continuous)
 
 
 @causal_mechanisms
