@@ -114,9 +114,10 @@ def read_json(path: Path) -> Any:
 
 
 def shown_path(path: Path) -> str:
-    """`path` as one would type it in the repository's root."""
-    path = path.resolve()
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    """`path` as one would type it in the repository's root, where a link such as `data` keeps its name."""
+    named, real = Path(os.path.abspath(path)), path.resolve()
+    inside = next((one for one in (named, real) if one.is_relative_to(ROOT)), None)
+    return str(inside.relative_to(ROOT)) if inside else str(real)
 
 
 def finished(path: Path, mark: str) -> dict[str, Any] | None:

@@ -167,6 +167,18 @@ def test_shown_path_is_relative_to_the_repository(tmp_path):
     assert shown_path(tmp_path) == str(tmp_path.resolve())
 
 
+def test_a_link_in_the_repository_keeps_its_name(tmp_path, monkeypatch):
+    """Else records of studies whose `data` is a link to another disk would have other settings."""
+    monkeypatch.setattr("lab.files.ROOT", tmp_path / "clone")
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "disk" / "set").mkdir(parents=True)
+    (tmp_path / "clone" / "data").symlink_to(tmp_path / "disk")
+    (tmp_path / "other").symlink_to(tmp_path / "clone")
+    assert shown_path(tmp_path / "clone" / "data" / "set") == "data/set"
+    assert shown_path(tmp_path / "other" / "runs") == "runs"
+    assert shown_path(tmp_path / "disk" / "set") == str(tmp_path / "disk" / "set")
+
+
 def test_spread():
     assert spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
     assert spread([1.001, 1.002]) == "1.00"
