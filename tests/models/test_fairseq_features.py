@@ -255,6 +255,7 @@ def test_activations_of_an_encoders_heads(name):
     model = build_roberta("roberta_linear", activation_fn=name, encoder_ffn_activation="gelu")
     model.args.pooler_activation_fn, model.args.pooler_dropout = name, 0.25
     model.register_classification_head("task", num_classes=2)
+    model.eval()
     assert torch.isfinite(model(sentences([9]))[0]).all()
     features, _ = model(sentences([9]), features_only=True, classification_head_name="task")
     assert model.classification_heads["task"].dropout.p == 0.25
