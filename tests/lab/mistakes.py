@@ -65,7 +65,7 @@ CASES = [
     ("scripts/lab.sh evaluate mlm text.pt mlm", "is damaged or not a fairseq checkpoint"),
     (
         "scripts/lab.sh predict text.pt --task RTE --input config.yaml",
-        "is damaged or not a fairseq checkpoint",
+        "has no column 'sentence1'; RTE needs",
     ),
     # evaluations that would lie
     (
