@@ -46,7 +46,12 @@ def decay_costs(options) -> None:
     """Measure every width; write decay.json after each, then decay.md and decay.png."""
     device, dtype = options.device, getattr(torch, options.dtype)
     length = max(LENGTH // options.quicker, *CHUNKS)
-    result = {"environment": environment(device), "main": ours(device, dtype, max(DIMS)), "records": []}
+    result = {
+        "environment": environment(device),
+        "dtype": options.dtype,
+        "main": ours(device, dtype, max(DIMS)),
+        "records": [],
+    }
     path, enough = options.out / "decay.json", ENOUGH_MS / options.quicker
     for dim in DIMS:
         q, k, v, grad = (torch.rand(1, ROWS, length, dim, device=device).to(dtype) for _ in range(4))
@@ -93,8 +98,13 @@ def plot(result: dict, path: Path) -> None:
         ]
         panels.append((part, "head width", "time over that without decays", curves))
     asks = "How much more time do decays take, and how much the same formula in PyTorch?"
-    note = f"Batch times heads {ROWS}; least times. {ran_on([result['environment']])}"
+    size = f"{result['dtype']}, batch times heads {ROWS}, N = {_length(result['records']):,}"
+    note = f"{size}; least times. {ran_on([result['environment']])}"
     plot_curves(path, panels, asks=asks, note=note)
+
+
+def _length(records: list[dict]) -> int:
+    return statistics.mode(record["length"] for record in records)
 
 
 def decay_report(result: dict) -> str:
@@ -110,7 +120,7 @@ def decay_report(result: dict) -> str:
             faster = f"{peer / least[name]:.1f}" if name in DECAYED else "–"
             rows.append([f"{dim}", part, name, spread(ms, "{:.1f}"), over, faster])
     header = ["D", "part", "", "ms", "over no decay", "times the formula's speed"]
-    length = statistics.mode(r["length"] for r in records)
-    title = f"{where(record)}; torch {record['versions']['torch']}, {ROWS} heads, N = {length:,}"
+    sizes = f"{result['dtype']}, {ROWS} heads, N = {_length(records):,}"
+    title = f"{where(record)}; torch {record['versions']['torch']}, {sizes}"
     title += ", heap kept" if "MALLOC_TRIM_THRESHOLD_" in record["allocator"] else ""
     return f"{title}; ratios of the least times\n\n{markdown_table(header, rows)}\n"
