@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from conventions import LOCKED
 from user_dir.checks.checkpoints import read_safely
 from user_dir.checks.locks import lock_save_dir
 from user_dir.fairseq_patches import checkpoints, train_loop
@@ -47,7 +48,7 @@ def test_a_run_begins_without_the_counts_of_the_one_before(patience):
 
 
 def test_a_folder_can_be_taken_again(tmp_path, monkeypatch):
-    monkeypatch.delenv("LINEAR_ATTENTION_LOCKED", raising=False)
+    monkeypatch.setenv(LOCKED, "")  # put back when the test ends
     for name in ("a", "b", "a"):
         (tmp_path / name).mkdir(exist_ok=True)
         lock_save_dir(str(tmp_path / name))

@@ -26,7 +26,7 @@ def radam(parameters, **options):
     return RAdam(SimpleNamespace(**{**settings, **options}), parameters)
 
 
-def published(x, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
+def published(x, gradients, lr, decay, betas, eps):
     """Liu et al. 2019, algorithm 2, with the weights decayed apart from the loss, as in the authors' code."""
     mean, square = torch.zeros_like(x), torch.zeros_like(x)
     first, second = betas
