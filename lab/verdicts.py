@@ -6,14 +6,14 @@ The rules, which results/README.md states for readers:
 2. An effect has a 95 % interval (Student's t over the seeds; of ratios, over their logarithms). A claim is
    confirmed if the whole interval lies on its side of the bound, contradicted if the whole interval lies on
    the other side, undecided otherwise.
-3. An accuracy over few examples also has the noise of its test set; the wider of the two intervals counts.
+3. A score over few examples also has the noise of its test set; the wider of the two intervals counts.
 4. A tie has a bound on either side, and its margin is ours.
 5. A rank correlation is computed for each seed, and its range decides.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
@@ -37,6 +37,8 @@ Seeds = Mapping[int, float]
 """A figure by seed."""
 Values = Mapping[str, Seeds]
 """A figure of several rows: by the name of the row, then by seed."""
+Noise = Callable[[str, str], float]
+"""Half the 95 % interval that the test set leaves to the difference of two rows, given by their names."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,11 @@ def judge_bound(largest: float, bound: float) -> Verdict:
     return judge_fact(largest <= bound, _loose(bound / largest) if loose else "")
 
 
-def judge_pair(
-    first: Seeds, second: Seeds, bound: Bound, ratio: bool, examples: int | None = None
-) -> Verdict:
+def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: float = 0.0) -> Verdict:
     """The verdict on the ratio or the difference of two rows, paired by seed.
 
-    The rows may be accuracies over `examples`, whose number leaves noise to a difference. Rows that are equal
-    seed by seed bear out a claimed tie, and decide no other claim.
+    `noise` is half the interval that the test set leaves to a difference. Rows that are equal seed by seed
+    bear out a claimed tie, and decide no other claim.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -127,7 +127,7 @@ def judge_pair(
         return Verdict(UNDECIDED, "the ratio is defined for positive figures only")
     effects = [math.log(x / y) if ratio else x - y for x, y in zip(ours, theirs, strict=True)]
     effect = statistics.fmean(effects)
-    found = interval(effects).widened(_noise(first, second, examples))
+    found = interval(effects).widened(noise)
     if ratio:
         effect, found = math.exp(effect), Interval(math.exp(found.low), math.exp(found.high))
     elif abs(effect) < ROUNDING * max(map(abs, ours)):
@@ -141,8 +141,13 @@ def judge_pair(
     return Verdict(outcome, words)
 
 
-def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, examples: int | None = None) -> Verdict:
-    """Whether the first of `rows` has the least or the most of all, accuracies over `examples` if given.
+def no_noise(first: str, second: str) -> float:
+    """The noise of figures that are no scores of a small test set."""
+    return 0.0
+
+
+def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, noise: Noise = no_noise) -> Verdict:
+    """Whether the first of `rows` has the least or the most of all.
 
     It is confirmed if it is ahead of every other row, each difference paired by seed and with its own
     interval; one row that is ahead of it contradicts, with an interval for as many comparisons as there are
@@ -159,7 +164,7 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, examples: i
         return Verdict(UNDECIDED, "no seed is in the other rows")
 
     def gap(row: str, errors: float) -> Interval:
-        return interval(gaps[row], errors).widened(_noise(own, values[row], examples))
+        return interval(gaps[row], errors).widened(noise(rows[0], row))
 
     few = [row for row in rows[1:] if len(gaps.get(row, ())) < SEEDS]
     ahead = [row for row in gaps if row not in few and gap(row, ERRORS / len(gaps)).low > 0]
@@ -218,9 +223,9 @@ def test_set_noise(first: float, second: float, examples: int) -> float:
     return 196.0 * math.sqrt(sum(share * (1 - share) for share in shares) / examples)
 
 
-def _noise(first: Seeds, second: Seeds, examples: int | None) -> float:
-    """`test_set_noise` of two rows; 0 for figures that are not accuracies over `examples`."""
-    return test_set_noise(_mean(first), _mean(second), examples) if examples else 0.0
+def binomial_noise(values: Values, examples: int) -> Noise:
+    """`test_set_noise` of the rows' mean accuracies."""
+    return lambda first, second: test_set_noise(_mean(values[first]), _mean(values[second]), examples)
 
 
 def rank_correlations(values: Values, paper: Mapping[str, float]) -> tuple[list[float], list[str]]:

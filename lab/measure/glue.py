@@ -3,6 +3,7 @@
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lab.errors import UserError
 from lab.files import begins, check_output, read_json, say_replaced, shown_path, write_atomically
 from lab.glue_tasks import GlueTask, glue_task
 from lab.measure import TrainedRun
+from lab.resampling import Predictions
 from lab.run.checkpoint import (
     Checkpoint,
     architecture_of,
@@ -127,7 +129,8 @@ def _dataset(path: Path, dictionary: Dictionary):
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
-    """The dev metrics in percent; `score` is the task's first metric, of MNLI that on the matched set.
+    """The dev metrics in percent; `score` is the task's first metric, of MNLI that on the matched set, whose
+    predictions are kept.
 
     `majority` has the metrics of always answering the most frequent class of the train split, None for
     scores; `parameters` counts the pre-trained model's.
@@ -135,7 +138,8 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
     path = best_weights(run.checkpoint)
     data, encoder = run.data, read_encoder(path)
     start = read_encoder(Path(option(run.arguments, "--finetune-from-model")))
-    dev = evaluate(encoder, data)
+    predicted = predict_dev(encoder, data)
+    dev = {split: score(data.task, *pair) for split, pair in predicted.items()}
     metric = data.task.metrics[0]
     majority = majority_class(data)
     return {
@@ -148,7 +152,9 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
         "pretraining_updates": start.updates,
         "learning_rate": float(option(run.arguments, "--lr")),
         "dev": dev,
+        "metric": metric,
         "score": next(iter(dev.values()))[metric],
+        "predictions": None if data.task.is_regression else kept(*next(iter(predicted.values()))),
         "majority": majority and {**majority, "score": majority[metric]},
         "best_update": encoder.updates,
     }
@@ -166,16 +172,20 @@ def best_weights(path: Path) -> Path:
     return best
 
 
-def evaluate(encoder: Checkpoint, data: GlueData) -> dict[str, dict[str, float]]:
-    """The task's metrics on each dev split, in percent."""
+def predict_dev(encoder: Checkpoint, data: GlueData) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Predictions and targets of each dev split: class indices or scores."""
     dictionary = read_dictionary(data.folder)
     model = load_encoder(encoder, dictionary)
-    metrics = {}
+    found = {}
     for split in data.dev_splits:
         outputs = predict(model, read_rows(data.folder, split, dictionary), dictionary.pad())
-        targets = read_targets(data.folder, split, data.task)
-        metrics[split] = score(data.task, decide(data.task, outputs), targets)
-    return metrics
+        found[split] = decide(data.task, outputs), read_targets(data.folder, split, data.task)
+    return found
+
+
+def kept(predicted: np.ndarray, targets: np.ndarray) -> dict[str, str]:
+    """Class indices as a record keeps them, for the noise of the dev set."""
+    return asdict(Predictions.of(predicted, targets))
 
 
 def majority_class(data: GlueData) -> dict[str, float] | None:

@@ -1,8 +1,8 @@
 """The cells of a study: one training and its measurement each, for a choice of every axis and a seed.
 
 A study whose key `start` is the name of another starts each cell from the run of that study with the same
-choices of its axes, in runs/studies. With `start: given` the command names a checkpoint. With `tune`, a
-cell with `tuning` tries a value of the tuned setting (`tuning.py`).
+choices of its axes and the same seed, in runs/studies. With `start: given` the command names a checkpoint.
+With `tune`, a cell with `tuning` tries a value of the tuned setting (`tuning.py`).
 
 Nothing is imported here that takes seconds: the process of a cell checks its settings and its plan again.
 """
@@ -78,13 +78,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `tuning` is the tuned setting's value on trial, `chosen` its value after tuning."""
+    """One cell; `tuning` is the tuned setting's value on trial, `chosen` its value after tuning.
+
+    `start_seed` is the seed of the other study's run that it starts from; None for the one of its own number.
+    """
 
     plan: Plan
     choices: tuple[Choice, ...]
     seed: int
     tuning: str | None = None
     chosen: str | None = None
+    start_seed: int | None = None
 
     @property
     def study(self) -> Study:
@@ -134,6 +138,11 @@ class Cell:
     def first_seed(self) -> int:
         """The seed of its YAML, from which a study counts."""
         return int(self.experiment.get("common", "seed", 1))
+
+    @property
+    def seed_number(self) -> int:
+        """Its place among the seeds of its study, from 1."""
+        return self.seed - self.first_seed + 1
 
     @property
     def record_path(self) -> Path:
@@ -243,9 +252,12 @@ class Cell:
 
     @property
     def started_from(self) -> "Cell | None":
-        """The first seed of the other study's run that it starts from; None if it starts from no such run."""
-        named = self.study.start not in ("", GIVEN) and not self.plan.start
-        return _run_of(self.study.start, tuple(self.values.items())) if named else None
+        """The other study's run that it starts from; None if it starts from no such run."""
+        if self.study.start in ("", GIVEN) or self.plan.start:
+            return None
+        run = _run_of(self.study.start, tuple(self.values.items()))
+        own = run.first_seed + self.seed_number - 1
+        return replace(run, seed=own if self.start_seed is None else self.start_seed)
 
     def start_mark(self) -> dict[str, Start]:
         """The checkpoint that it starts from, as the entry `start` of its record; empty without one."""
@@ -343,7 +355,10 @@ def _composed(config: Path, changed: int) -> Experiment:
 
 @cache
 def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
-    """The cell of a study matching `values`; extra axes are ignored. UserError for a missing one."""
+    """The first seed of a study's cell matching `values`; extra axes are ignored.
+
+    Raises UserError for a missing one.
+    """
     study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")

@@ -302,14 +302,12 @@ def check_starts(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose checkpoint is missing, or that of a run which has not finished."""
     for cell in cells:
         path, run = cell.start, cell.started_from
+        first = f"run scripts/study.sh {cell.study.start} --seeds {run.seed_number} first" if run else ""
         if path is not None and not path.is_file():
-            hint = f"run scripts/study.sh {cell.study.start} first, or " if run else ""
+            hint = f"{first}, or " if run else ""
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
         if run and not run.is_recorded:
-            raise UserError(
-                f"the training in {shown_path(run.folder)} has not finished; run scripts/study.sh "
-                f"{cell.study.start} first"
-            )
+            raise UserError(f"the training in {shown_path(run.folder)} has not finished; {first}")
 
 
 def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:

@@ -216,6 +216,7 @@ class TestKeys(Keys):
     within: Number | None = None
     among: Words = ()
     examples: Text = ""
+    bootstrap: Annotated[bool, Strict()] = False
 
 
 class ClaimKeys(Keys):
@@ -618,8 +619,10 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
     rows = (*rows, *test.among)
     check_claimed(rows, row_axes, where)
     check_only(keys.only, axes, where)
-    if test.examples and kind not in ("difference", *EXTREMES):
-        raise UserError(f"{where}: examples belongs to accuracies that are compared, not to {kind}")
+    if (test.examples or test.bootstrap) and kind not in ("difference", *EXTREMES):
+        raise UserError(f"{where}: examples and bootstrap belong to scores that are compared, not to {kind}")
+    if test.examples and test.bootstrap:
+        raise UserError(f"{where}: write examples or bootstrap: true")
     reasons = [(REASONS[key], said) for key in REASONS if (said := getattr(keys, key))]
     if len(reasons) > 1:
         raise UserError(f"{where}: write one of {', '.join(REASONS)}")
@@ -631,6 +634,7 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
         rows,
         read_bound(test, kind, where),
         parse_expression(test.examples, where) if test.examples else None,
+        test.bootstrap,
         keys.only,
         *reasons,
     )

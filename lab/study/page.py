@@ -377,7 +377,8 @@ def is_current(study: Study, record: Record) -> bool:
     except UserError:  # a choice that the study no longer has
         return False
     plan = Plan(study, Path(), flags=tuple(record["flags"]))
-    now = Cell(plan, choices, cell["seed"], chosen=chosen_in(record))
+    start_seed = record.get("start", {}).get("seed")
+    now = Cell(plan, choices, cell["seed"], chosen=chosen_in(record), start_seed=start_seed)
     tuned = now.tuned_axis if now.is_tuned else None
     if not now.exists() or record.get("tuned", {}).get("setting") != tuned:
         return False

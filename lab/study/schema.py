@@ -291,8 +291,9 @@ class Baseline:
 class Claim:
     """A paper's claim, its place in the paper, and the test: `kind`, figure, rows and bound.
 
-    `examples` is the path of the size of the test set. `only` has the choices of an axis that the claim is
-    about; all if the axis is not in it. `withheld` has an outcome and the reason why no other is given.
+    `examples` is the path of the size of the test set; with `bootstrap`, its noise is told by predictions
+    in the records. `only` has the choices of an axis that the claim is about; all if the axis is not in it.
+    `withheld` has an outcome and the reason why no other is given.
     """
 
     says: str
@@ -302,6 +303,7 @@ class Claim:
     rows: tuple[str, ...]
     bound: Bound | None
     examples: Expression | None = None
+    bootstrap: bool = False
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     withheld: tuple[str, str] | None = None
 

@@ -1,14 +1,16 @@
 """Tables and claims of a study, made of its records."""
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from lab.publish.tables import by_seed, markdown_table, spread
+from lab.publish.tables import by_seed, markdown_table, seed_of, spread
+from lab.resampling import Predictions, half_interval
 from lab.study.records import OLDER
 from lab.study.schema import (
     COUNT,
     Baseline,
+    Best,
     Claim,
     Column,
     Record,
@@ -22,15 +24,17 @@ from lab.study.schema import (
 )
 from lab.verdicts import (
     CONFIRMED,
-    CONTRADICTED,
     NOT_COMPARABLE,
     NOT_RUN,
     UNDECIDED,
+    Noise,
     Values,
     Verdict,
+    binomial_noise,
     judge_extreme,
     judge_order,
     judge_pair,
+    no_noise,
     range_of,
     rank_correlations,
     withheld,
@@ -186,6 +190,11 @@ def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Seq
 
 
 PAIRS, EXTREMES, RANK = ("ratio", "difference"), ("lowest", "highest"), "rank"
+EDGE = "the best value tried is the first or the last of"
+ONE_START = "all seeds start from one encoder of"
+NO_PREDICTIONS = "the records keep no predictions of"
+NAMED = 3
+"""The most rows that a reason names."""
 
 
 def decide(
@@ -193,25 +202,24 @@ def decide(
     values: Values,
     at_baseline: Collection[str] = (),
     paper: Mapping[str, float] | None = None,
-    unbracketed: Collection[str] = (),
-    examples: int | None = None,
+    doubts: Mapping[str, Collection[str]] | None = None,
+    noise: Noise = no_noise,
 ) -> Verdict:
     """The verdict on a claim, from the claimed figure's `values`.
 
     `at_baseline` names the rows that have learned nothing, `paper` has the column of the paper by row.
-    `unbracketed` names the rows whose tuned setting is the first or the last value tried: another value may
-    be better still, so they decide nothing. `examples` is the size of the test set.
+    `doubts` has the rows that decide nothing, by the reason why. `noise` is the test set's.
     """
-    verdict = judge(claim, values, at_baseline, paper or {}, examples)
+    verdict = judge(claim, values, at_baseline, paper or {}, noise)
     if claim.withheld and verdict.outcome != NOT_RUN:
         return withheld(verdict, *claim.withheld)
     asked = (paper or {}) if claim.kind == RANK else claim.rows if len(claim.rows) > 1 else tuple(values)
-    if verdict.outcome in (CONFIRMED, CONTRADICTED) and (
-        edge := [row for row in asked if row in unbracketed]
-    ):
-        return withheld(
-            verdict, UNDECIDED, f"the best value tried is the first or the last of {', '.join(edge)}"
-        )
+    if verdict.outcome in (NOT_RUN, NOT_COMPARABLE):
+        return verdict
+    for reason, rows in (doubts or {}).items():
+        if doubtful := [row for row in asked if row in rows]:
+            named = ", ".join(doubtful) if len(doubtful) <= NAMED else f"{len(doubtful)} rows"
+            return withheld(verdict, UNDECIDED, f"{reason} {named}")
     return verdict
 
 
@@ -220,7 +228,7 @@ def judge(
     values: Values,
     at_baseline: Collection[str],
     paper: Mapping[str, float],
-    examples: int | None,
+    noise: Noise,
 ) -> Verdict:
     """The verdict that the figures alone give."""
     rows = claim.rows or tuple(values)
@@ -240,21 +248,46 @@ def judge(
     if standing and (claim.kind in PAIRS or rows[0] in standing or len(left) < 2):
         return Verdict(NOT_COMPARABLE, words)
     if claim.kind in EXTREMES:
-        verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest", examples)
+        verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest", noise)
         decided = verdict.outcome != CONFIRMED or not standing
         return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
-    return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio", examples)
+    return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio", noise(*rows[:2]))
 
 
-def is_unbracketed(record: Record) -> bool:
-    """Whether the record's tuned number is the least or the largest tried: a better one may lie beyond."""
-    if "tuned" not in record:
+def doubts_of(study: Study, claim: Claim, rows: Mapping[str, Sequence[Record]]) -> dict[str, list[str]]:
+    """The rows that cannot decide the claim, by the reason why.
+
+    Those are rows whose seeds share a checkpoint that they start from, since they repeat one training; rows
+    without the predictions that the claim's bootstrap needs; and rows whose tuned or best number is the least
+    or the largest tried, since a better one may lie beyond.
+    """
+    tests: dict[str, Callable[[Sequence[Record]], bool]] = {}
+    if study.start:
+        tests[ONE_START] = share_a_start
+    if claim.bootstrap:
+        tests[NO_PREDICTIONS] = lambda records: not predictions_of(records)
+    tests[EDGE] = lambda records: any(is_unbracketed(record, study.best) for record in records)
+    return {reason: [row for row, group in rows.items() if test(group)] for reason, test in tests.items()}
+
+
+def is_unbracketed(record: Record, best: Best | None = None) -> bool:
+    """Whether the record's tuned or `best` number is the least or the largest tried."""
+    if best:
+        chosen, words = record["cell"][best.axis], record["best"]
+    elif "tuned" in record:
+        chosen, words = record["tuned"]["chosen"], record["tuned"]["tried"]
+    else:
         return False
     try:
-        tried = sorted(map(float, record["tuned"]["tried"]))
+        tried = sorted(map(float, words))
     except ValueError:  # words have no order
         return False
-    return float(record["tuned"]["chosen"]) in (tried[0], tried[-1])
+    return float(chosen) in (tried[0], tried[-1])
+
+
+def share_a_start(records: Sequence[Record]) -> bool:
+    """Whether fewer checkpoints were fine-tuned than there are seeds."""
+    return len({record.get("start", {}).get("fingerprint") for record in records}) < len(records)
 
 
 def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
@@ -267,7 +300,8 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
         tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
         # The first table that has most of its rows.
         spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
-        values = {row_name(key): by_seed(claim.figure, group) for key, group in rows.items()}
+        named_rows = {row_name(key): group for key, group in rows.items()}
+        values = {row: by_seed(claim.figure, group) for row, group in named_rows.items()}
         verdict = Verdict(NOT_RUN)
         if not asked or asked & values.keys():
             verdict = decide(
@@ -275,8 +309,8 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
                 values,
                 at_baseline(rows, study.baselines),
                 spec.paper_values(rows),
-                [row_name(key) for key, group in rows.items() if any(map(is_unbracketed, group))],
-                fewest_examples(claim, rows),
+                doubts_of(study, claim, named_rows),
+                noise_of(claim, named_rows, values),
             )
         theirs = {row_name(key): spec.paper_figure(key) for key in rows}
         named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
@@ -285,9 +319,29 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     return found
 
 
-def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> int | None:
+def noise_of(claim: Claim, rows: Mapping[str, Sequence[Record]], values: Values) -> Noise:
+    """The noise of the test set, from the predictions in the records or from its size; none if not asked."""
+    if claim.bootstrap:
+        return lambda first, second: bootstrapped(rows[first], rows[second])
+    examples = fewest_examples(claim, rows)
+    return no_noise if examples is None else binomial_noise(values, examples)
+
+
+def bootstrapped(first: Sequence[Record], second: Sequence[Record]) -> float:
+    """`half_interval` of two rows; 0 if one of them has no predictions."""
+    ours, theirs = predictions_of(first), predictions_of(second)
+    return half_interval(first[0]["found"]["metric"], ours, theirs) if ours and theirs else 0.0
+
+
+def predictions_of(records: Sequence[Record]) -> dict[int, Predictions]:
+    """The predictions of a row by seed; empty unless all records have them."""
+    found = {seed_of(record): record["found"].get("predictions") for record in records}
+    return {seed: Predictions(**one) for seed, one in found.items()} if all(found.values()) else {}
+
+
+def fewest_examples(claim: Claim, rows: Mapping[str, Sequence[Record]]) -> int | None:
     """The size of the smallest test set of the claimed rows; None if the claim does not ask for it."""
     if claim.examples is None:
         return None
-    groups = [group for key, group in rows.items() if row_name(key) in claim.rows]
+    groups = [group for row, group in rows.items() if row in claim.rows]
     return min((int(value) for group in groups for value in numbers(claim.examples, group)), default=None)

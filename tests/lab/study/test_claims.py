@@ -7,8 +7,8 @@ import pytest
 
 from lab.errors import UserError
 from lab.study.declaration import read_claim
-from lab.study.schema import Axis, Baseline
-from lab.study.table import at_baseline, decide, is_unbracketed
+from lab.study.schema import Axis, Baseline, Best, parse_expression
+from lab.study.table import EDGE, at_baseline, decide, is_unbracketed, share_a_start
 from lab.verdicts import (
     CONFIRMED,
     CONTRADICTED,
@@ -17,6 +17,7 @@ from lab.verdicts import (
     UNDECIDED,
     Bound,
     Interval,
+    binomial_noise,
     judge_bound,
     judge_extreme,
     judge_pair,
@@ -106,10 +107,12 @@ def test_an_extreme_is_told_by_means_and_paired_seeds():
 
 def test_a_small_test_set_tells_no_extreme():
     rows = {"a": {1: 80.0, 2: 80.1, 3: 79.9}, "b": {1: 79.0, 2: 79.0, 3: 79.0}}
-    found = {examples: judge_extreme("ab", rows, False, examples).outcome for examples in (None, 250, 25_000)}
-    assert found == {None: CONFIRMED, 250: UNDECIDED, 25_000: CONFIRMED}
-    assert judge_extreme("ba", rows, False, 250).outcome == UNDECIDED
-    assert judge_extreme("ba", rows, False, 25_000).outcome == CONTRADICTED
+    noises = {examples: binomial_noise(rows, examples) for examples in (250, 25_000)}
+    found = {examples: judge_extreme("ab", rows, False, noise).outcome for examples, noise in noises.items()}
+    assert found == {250: UNDECIDED, 25_000: CONFIRMED}
+    assert judge_extreme("ab", rows, False).outcome == CONFIRMED
+    assert judge_extreme("ba", rows, False, noises[250]).outcome == UNDECIDED
+    assert judge_extreme("ba", rows, False, noises[25_000]).outcome == CONTRADICTED
 
 
 @pytest.mark.parametrize(("kind", "number"), [("at_most", 0), ("at_least", 0)])
@@ -130,7 +133,7 @@ def test_a_small_test_set_widens_the_interval(examples, outcome):
     # 80 and 79 %: 196 sqrt((0.16 + 0.1659) / n) is 7.08 points for 250 examples, 0.71 for 25,000
     values = {"a": [80.0, 80.1, 79.9], "b": [79.0, 79.0, 79.0]}
     test = {"difference": ["accuracy", "a", "b"], "at_least": 0, "examples": "examples"}
-    assert verdict(test, values, examples=examples).outcome == outcome
+    assert verdict(test, values, noise=binomial_noise(by_seed(values), examples)).outcome == outcome
     assert noise(80, 79, 250) == pytest.approx(7.0767, abs=1e-4)
 
 
@@ -167,16 +170,29 @@ def test_a_reason_withholds_the_verdict():
 
 def test_a_row_tuned_to_the_end_of_its_list_decides_nothing():
     values = {"a": [1.0, 1.01, 1.02], "b": [1.0, 1.0, 1.01], "c": [3.0, 3.1, 3.2]}
-    assert verdict(RATIO, values, unbracketed=["c"]).outcome == CONFIRMED
-    assert verdict(RATIO, values, unbracketed=["b"]).outcome == UNDECIDED
+    assert verdict(RATIO, values, doubts={EDGE: ["c"]}).outcome == CONFIRMED
+    found = verdict(RATIO, values, doubts={EDGE: ["b"]})
+    assert found.outcome == UNDECIDED and found.effect.endswith("is the first or the last of b")
     highest = {"highest": ["loss", "c"]}
     assert verdict(highest, values).outcome == CONFIRMED
-    assert verdict(highest, values, unbracketed=["a"]).outcome == UNDECIDED
+    assert verdict(highest, values, doubts={EDGE: ["a"]}).outcome == UNDECIDED
     record = {"tuned": {"chosen": "0.004", "tried": {"0.004": 1.0, "0.002": 2.0, "0.016": None}}}
     assert not is_unbracketed(record)
     del record["tuned"]["tried"]["0.016"]
     assert is_unbracketed(record)
     assert not is_unbracketed({"tuned": {"chosen": "relu", "tried": {"relu": 1.0, "elu": 2.0}}})
+
+
+def test_a_best_choice_at_the_end_of_its_list_is_not_bracketed():
+    best = Best("lr", parse_expression("score", "best"), "highest")
+    tried = [{"cell": {"lr": lr}, "best": ["0.001", "0.0003", "0.003"]} for lr in ("0.001", "0.003")]
+    assert [is_unbracketed(record, best) for record in tried] == [False, True]
+
+
+def test_seeds_that_share_a_checkpoint_repeat_one_training():
+    starts = [{"start": {"path": "a", "fingerprint": mark, "seed": 1}} for mark in "abb"]
+    assert not share_a_start(starts[:2]) and share_a_start(starts)
+    assert not share_a_start([{}]) and share_a_start([{}, {}])  # records from before `start` was kept
 
 
 def test_a_tie_by_quantisation_is_called_one():

@@ -215,6 +215,10 @@ def test_a_start_that_another_study_makes(tmp_path):
             "seed": lln.started_from.seed,
         }
     }
+    second = replace(lln, seed=2)
+    assert second.start == run.with_name("seed2") / "checkpoint_best.pt"
+    assert second.fingerprint() != replace(second, start_seed=1).fingerprint()
+    assert replace(second, start_seed=1).start == lln.start
     nowhere = replace(lln, plan=replace(lln.plan, start=tmp_path / "none.pt"))
     with pytest.raises(UserError, match="--start"):
         check_starts([nowhere])
@@ -225,11 +229,13 @@ def test_a_start_has_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(study_cells, "RUNS", tmp_path)
     monkeypatch.setattr(study_cells, "_run_of", study_cells._run_of.__wrapped__)
     [cell] = cells(read_study("roberta_glue"), {"method": ["lln"], "task": ["MRPC"], "lr": ["0.001"]})
-    with pytest.raises(UserError, match="no checkpoint .*; run scripts/study.sh roberta_short first"):
+    with pytest.raises(UserError, match="no checkpoint .*; run .* roberta_short --seeds 1 first"):
         check_starts([cell])
+    with pytest.raises(UserError, match="no checkpoint .*; run .* roberta_short --seeds 3 first"):
+        check_starts([replace(cell, seed=3)])
     cell.start.parent.mkdir(parents=True)
     cell.start.touch()
-    with pytest.raises(UserError, match="has not finished; run scripts/study.sh roberta_short first"):
+    with pytest.raises(UserError, match="has not finished; run .* roberta_short --seeds 1 first"):
         check_starts([cell])
     write_json(cell.started_from.record_path, {})
     check_starts([cell])
