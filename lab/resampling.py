@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.errors import check_known
+from lab.errors import UserError, check_known
 
 RESAMPLINGS = 2000
 
@@ -29,34 +29,35 @@ class Predictions:
     def outcomes(self) -> np.ndarray:
         """For each example whether it is right, and its place in the confusion table of class 1.
 
-        Zeros and ones `(examples, 5)`: right, true positive, false positive, false negative, true negative.
+        Booleans `(examples, 5)`: right, true positive, false positive, false negative, true negative.
         """
         predicted, true = (np.frombuffer(text.encode(), np.uint8) for text in (self.predicted, self.true))
         said, so = predicted == ord("1"), true == ord("1")
         table = (predicted == true, said & so, said & ~so, ~said & so, ~said & ~so)
-        return np.stack(table, axis=1).astype(np.float64)
+        return np.stack(table, axis=1)
 
 
 def half_interval(metric: str, first: Mapping[int, Predictions], second: Mapping[int, Predictions]) -> float:
     """Half the 95 % interval that the examples leave to the mean difference of two rows, in percent.
 
-    The rows are predictions by seed, of which the common seeds count; `metric` is one of METRICS.
-
-    Raises:
-        UserError: for another metric.
-        ValueError: if the runs do not share one test set.
+    The rows are predictions by seed, of which the common seeds count; without any it is 0. `metric` is one of
+    METRICS. Raises UserError for another one, or if the runs do not share one test set.
     """
     check_known(metric, METRICS, f"there is no bootstrap of {metric}")
     seeds = sorted(first.keys() & second.keys())
-    if len({run.true for row in (first, second) for run in map(row.__getitem__, seeds)}) != 1:
-        raise ValueError("the rows were scored on different examples")
-    examples = len(first[seeds[0]].true)
-    draws = np.random.default_rng(1).multinomial(examples, np.full(examples, 1 / examples), RESAMPLINGS)
-    difference = np.zeros(RESAMPLINGS)
-    for seed in seeds:
-        for sign, row in ((1, first), (-1, second)):
-            difference += sign * METRICS[metric](*(draws @ row[seed].outcomes()).T)
-    low, high = np.quantile(difference / len(seeds), [0.025, 0.975])
+    runs = [row[seed] for row in (first, second) for seed in seeds]
+    if not runs:
+        return 0.0
+    if len({run.true for run in runs}) != 1:
+        raise UserError(
+            "two rows of a claim were scored on different examples; measure both on the same data"
+        )
+    # Examples with the same outcomes in all runs are drawn together.
+    kinds, counts = np.unique(np.hstack([run.outcomes() for run in runs]), axis=0, return_counts=True)
+    draws = np.random.default_rng(1).multinomial(counts.sum(), counts / counts.sum(), RESAMPLINGS)
+    scores = [METRICS[metric](*(draws @ part).T) for part in np.hsplit(kinds.astype(np.float64), len(runs))]
+    difference = np.mean(scores[: len(seeds)], axis=0) - np.mean(scores[len(seeds) :], axis=0)
+    low, high = np.quantile(difference, [0.025, 0.975])
     return 100 * float(high - low) / 2
 
 

@@ -187,7 +187,8 @@ def judge_order(values: Values, paper: Mapping[str, float], least: float) -> Ver
         return Verdict(NOT_RUN, f"{len(common)} rows are in both, of {ROWS} that an order needs")
     if not found:
         return Verdict(NOT_RUN, "no seed has an order of all rows")
-    words = f"rank correlation {range_of(found)} over {len(common)} rows ({number_of(len(found), 'seeds')})"
+    counted = f"{len(common)} rows, {number_of(len(found), 'seeds')}"
+    words = f"rank correlation {range_of(found)} ({counted}; at least {least:g}, our bound)"
     if len(found) < SEEDS or min(found) < least <= max(found):
         return Verdict(UNDECIDED, words)
     return judge_fact(min(found) >= least, words)
@@ -217,10 +218,12 @@ def interval(values: Sequence[float], errors: float = ERRORS) -> Interval:
 def test_set_noise(first: float, second: float, examples: int) -> float:
     """Half the 95 % interval of the difference of two accuracies in percent, by the size of their test set.
 
-    Binomial and unpaired, hence wider than a test of the predictions themselves (McNemar) would have it.
+    Binomial and unpaired, hence wider than a test of the predictions themselves (McNemar) would have it; with
+    a success and a failure added to each sample, so that 100 % has an interval, too (Agresti and Caffo 2000).
     """
     shares = [min(max(accuracy / 100, 0.0), 1.0) for accuracy in (first, second)]
-    return 196.0 * math.sqrt(sum(share * (1 - share) for share in shares) / examples)
+    shares = [(share * examples + 1) / (examples + 2) for share in shares]
+    return 196.0 * math.sqrt(sum(share * (1 - share) for share in shares) / (examples + 2))
 
 
 def binomial_noise(values: Values, examples: int) -> Noise:

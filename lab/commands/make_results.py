@@ -25,7 +25,7 @@ from lab.store import STORE, stored
 from lab.study.declaration import our_studies, read_study, study_names
 from lab.study.page import groups_of, publish, shown_records
 from lab.study.schema import Record
-from lab.study.table import verdicts
+from lab.study.table import claimed_records, verdicts
 from lab.verdicts import NOT_RUN
 from user_dir.attention import attention_class
 
@@ -171,7 +171,7 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
         page = f"[analysis]({analysis.place(Path(name).parent, record['title'])})"
         return [
             Judged(one["statement"], one["expected"], one["measured"], one["verdict"], page, "")
-            for one in record["checks"]
+            for one in analysis.claims_of(Path(name).parent.name, record)
         ]
     if name not in study_names():
         return []
@@ -185,14 +185,12 @@ def judged_claims(name: str) -> list[tuple[str, Judged]]:
     study, found = read_study(name), []
     for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
         page = f"[{', '.join([name, *group])}]({name}/README.md)"
-        found += [
-            (
-                claim.where,
-                Judged(claim.says, verdict.paper, verdict.effect, verdict.outcome, page, size_of(records)),
-            )
-            for claim, verdict in verdicts(study, records)
-            if verdict.outcome != NOT_RUN
-        ]
+        for claim, one in verdicts(study, records):
+            if one.outcome != NOT_RUN:
+                size = size_of(claimed_records(study, claim, records))
+                found.append(
+                    (claim.where, Judged(claim.says, one.paper, one.effect, one.outcome, page, size))
+                )
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 from lab.errors import UserError
 from lab.files import FINGERPRINT, check_output, fingerprint, json_with, once, shown_path
 from lab.provenance import environment
-from lab.publish.analysis import write_figure
+from lab.publish.analysis import OURS, write_figure
 from lab.verdicts import CONFIRMED, Verdict, judge_fact
 
 DIGITS = 6  # significant digits in the JSON files
@@ -114,9 +114,14 @@ class Figure:
         names = {"groups": list(groups), "methods": list(methods)}
         self.panels.append({"kind": "bars", "title": title, "y_label": y_label, **names, "series": [*series]})
 
-    def check(self, statement: str, expected: str, measured: str, holds: bool) -> None:
-        """Add a statement that a computation decides: its text, the measured value, and the verdict."""
+    def check(self, statement: str, expected: str, measured: str, holds: bool, ours: bool = False) -> None:
+        """Add a statement that a computation decides: its text, the measured value, and the verdict.
+
+        A statement of `ours` is no claim of a paper.
+        """
         self.claim(statement, expected, judge_fact(holds), measured)
+        if ours:
+            self.checks[-1][OURS] = True
 
     def claim(self, statement: str, expected: str, verdict: Verdict, measured: str = "") -> None:
         """Add a statement with its verdict, whose effect is shown unless `measured` is given."""

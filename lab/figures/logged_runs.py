@@ -99,6 +99,12 @@ def published() -> dict[str, float]:
 def relative_deviations(runs: Sequence[LoggedRun]) -> Content:
     """R1: the population's standard deviation of gradient norms over their mean, after warm-up."""
     found, paper = by_method(runs), published()
+    for run in runs:
+        if AFTER_WARMUP not in run.deviations():
+            raise UserError(
+                f"{shown_path(run.folder)} has not logged enough after its {run.warm_up} updates of warm-up; "
+                "train it further"
+            )
     deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
     figure = Figure("Relative deviation of gradients", training=runs[0].training())
     panel = figure.lines("Norm of the gradient", "updates", "gradient norm", y="log")

@@ -81,7 +81,8 @@ def sums(length: int, head_dim: int) -> Content:
         bends.append((y[at_32] - y[at_16]) / (y[at_16] - y[at_8]) * 0.5 - 1)
     shown = ", ".join(f"{slope:.2f}" for slope in slopes)
     linear = max(map(abs, bends)) < BAND
-    figure.check("slopes from σ² = 8 to 32 for d = 16, 64, 256", "linear", shown, linear)
+    expected = f"linear: bends below {BAND:.0%}, our margin"
+    figure.check("slopes from σ² = 8 to 32 for d = 16, 64, 256", expected, shown, linear)
     at_4 = broad.index(min(broad, key=lambda v: abs(v - 4)))
     measured, printed = far[64]
     ratio = printed[at_4] / measured[at_4]
@@ -131,7 +132,7 @@ def densities(length: int, head_dim: int) -> Content:
     ours, theirs = found["LLN, matched"], found["softmax"]
     figure.check(
         "matched LLN follows softmax: variance of ln P",
-        f"{theirs.variance:.2f}",
+        f"{theirs.variance:.2f}, within {BAND:.0%}, our margin",
         f"{ours.variance:.2f}",
         abs(ours.variance / theirs.variance - 1) < BAND,
     )
@@ -282,7 +283,7 @@ def _check_variances(figure: Figure, sigmas: list[float], variance: dict[str, Te
     )
     inverted = zip(sigmas, _ratios(variance, "inverted curve"), strict=True)
     worst = max(abs(ratio - 1) for sigma, ratio in inverted if sigma <= 1.5)
-    figure.check("inverting the curve, σ 0.3 to 1.5", "within 10 %", f"{worst:.1%}", worst < 0.1)
+    figure.check("inverting the curve, σ 0.3 to 1.5", "within 10 %", f"{worst:.1%}", worst < 0.1, ours=True)
 
 
 def _check_exponents(figure: Figure, a: float, b: float) -> None:
@@ -305,6 +306,7 @@ def _check_entropies(figure: Figure, sigmas: list[float], bits: dict[str, Tensor
         "within 0.3 bits",
         f"{kept:.2f}",
         kept < 0.3,
+        ours=True,
     )
     lost = dict(zip(sigmas, (means["softmax"] - means["authors' line"]).tolist(), strict=True))
     found = ", ".join(f"{lost[sigma]:.1f} bits below at σ = {sigma}" for sigma in (1.0, 1.2, 1.5))

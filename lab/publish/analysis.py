@@ -50,10 +50,12 @@ from lab.publish.plots import (
     tint,
 )
 from lab.publish.tables import grouped, markdown_table, where
-from lab.verdicts import CONFIRMED, CONTRADICTED
+from lab.verdicts import CONFIRMED, CONTRADICTED, UNDECIDED
 
 WIDTH, HEIGHT, ALONE = 5.2, 4.2, 7.0  # inches of a panel, and the width of one alone; a map is square
 PEAKS = "peaks"  # where the names of curves stand
+OF_ONE_RUN = "training"  # the folder whose figures show one run each
+OURS = "ours"  # the key of a statement that no paper makes
 REACH = 2  # of the colours of a map, in powers of ten around uniform attention
 MANY = 200  # points of a curve whose line is thin
 Panel = dict[str, Any]
@@ -252,11 +254,7 @@ def pages(folder: Path) -> dict[Path, str]:
     found = figures_in(folder)
     if not found:
         return {}
-    texts = {
-        folder / "README.md": marked(
-            "\n".join([HEAD, answer([one.record for one in found]), index(found), MADE])
-        )
-    }
+    texts = {folder / "README.md": marked("\n".join([HEAD, answer(found), index(found), MADE]))}
     for part, figures in grouped(found, lambda one: one.folder).items():
         head = f"# {TITLES[part]}\n\n[All figures](../README.md)\n"
         texts[folder / part / "README.md"] = marked("\n".join([head, *map(section, figures)]))
@@ -284,9 +282,25 @@ def figures_in(folder: Path) -> list[Made]:
     return list(found.values())
 
 
-def answer(records: Sequence[dict[str, Any]]) -> str:
+def checks_of(folder: str, record: dict[str, Any]) -> list[dict[str, str]]:
+    """The statements tested by a figure, with their verdicts: one run decides none."""
+    checks = record.get("checks", [])
+    if folder != OF_ONE_RUN:
+        return checks
+    return [
+        {**one, "verdict": UNDECIDED, "measured": "; ".join(filter(None, (one["measured"], "one run")))}
+        for one in checks
+    ]
+
+
+def claims_of(folder: str, record: dict[str, Any]) -> list[dict[str, str]]:
+    """The papers' statements among those that a figure tests."""
+    return [one for one in checks_of(folder, record) if not one.get(OURS)]
+
+
+def answer(figures: Sequence[Made]) -> str:
     """How many statements came to which verdict."""
-    counts = Counter(one["verdict"] for record in records for one in record.get("checks", []))
+    counts = Counter(one["verdict"] for made in figures for one in checks_of(made.folder, made.record))
     counted = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
     return f"Statements tested: {counted}.\n"
 
@@ -295,7 +309,7 @@ def index(figures: Sequence[Made]) -> str:
     """A table with a row for each figure: its page, how many statements hold, and which are contradicted."""
     rows = []
     for one in figures:
-        checks, title = one.record.get("checks", []), one.record["title"]
+        checks, title = checks_of(one.folder, one.record), one.record["title"]
         confirmed = sum(check["verdict"] == CONFIRMED for check in checks)
         refuted = "; ".join(check["statement"] for check in checks if check["verdict"] == CONTRADICTED)
         link = f"[{title}]({place(one.folder, title)})"
@@ -320,9 +334,9 @@ def section(one: Made) -> str:
     lines += [record["note"], ""]
     if "training" in record:
         lines += [trained(record["training"]), ""]
-    if record.get("checks"):
+    if checks := checks_of(one.folder, record):
         columns = ("statement", "expected", "measured", "verdict")
-        rows = [tuple(check[key] for key in columns) for check in record["checks"]]
+        rows = [tuple(check[key] for key in columns) for check in checks]
         lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
     command = re.sub(r"^(studies\.analyse|scripts/analyse\.sh)", "scripts/lab.sh figures", record["command"])
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"

@@ -276,7 +276,7 @@ def studies(results: list[Result]) -> Section:
     """The pages of studies that have records among the results."""
     records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
     pages = dict.fromkeys(one.study_folder / "README.md" for one in records)
-    texts = {page: page.read_text("utf-8", errors="replace") for page in pages if page.is_file()}
+    texts = {page: page.read_text("utf-8", errors="replace") for page in pages if is_generated(page)}
     parts = [part for page, text in texts.items() for part in markdown_parts(text, page.parent)]
     return Section("Studies", parts)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.data.prepared import open_prepared
+from lab.files import shown_path
 from lab.methods import METHODS
 from lab.papers import read_table
 from lab.run.folder import RunFolder
@@ -54,7 +55,9 @@ def main(options: Namespace) -> None:
 
 def show_pace(plan: RunPlan, dry_run: bool) -> None:
     """Print the cost of a run, from its own log if it has one, else from its first updates."""
-    pace, corpus = pace_of(plan.folder.path / plan.machines.log_name), None
+    log, corpus = plan.folder.path / plan.machines.log_name, None
+    if pace := pace_of(log):
+        print(f"pace and batch are those of the run in {shown_path(log)}; another --save-dir measures anew")
     if not dry_run:
         corpus = open_prepared(plan.data_folder, ("train",)).tokens("train")
         pace = pace or measured_pace(plan)

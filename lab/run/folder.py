@@ -32,7 +32,9 @@ GLUE_TASK = "glue_task.json"
 LRA_RUN = "run.json"
 """Beside weights of Long Range Arena: preset, attention, steps, seed, data and machine of the run."""
 DATA_RECORD = json_with("data", FINGERPRINT)
-LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", RUN_DATA)
+OF_A_CHECKPOINT = tuple(f"checkpoint*.{ending}" for ending in ("pt*", "json", "md", "png", "npy", "tsv"))
+"""Checkpoints, and what is measured, drawn or predicted beside them."""
+LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", RUN_DATA)
 HALF = ".????????.checkpoint*.pt.tmp"
 LEFT_BY_A_START = (
     *(LOG, RUN_DATA, GLUE_TASK, LRA_RUN, *VOCABULARY_FILES),

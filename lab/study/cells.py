@@ -22,7 +22,7 @@ from conventions.mechanisms import MECHANISMS
 from conventions.plans import check_name, read_plan
 from lab.data.prepared import has_valid, identify, same_data
 from lab.errors import UserError, nearest
-from lab.files import FINGERPRINT, ROOT, check_same, fingerprint, finished, known_sha256, shown_path
+from lab.files import FINGERPRINT, ROOT, fingerprint, finished, known_sha256, shown_path
 from lab.run import glue
 from lab.run.folder import RunFolder
 from lab.run.launch import Machines
@@ -42,7 +42,7 @@ from lab.run.recipe import (
     option,
     shortened,
 )
-from lab.store import Start, stored
+from lab.store import STORE, Start, stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
 from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study, allows
@@ -321,17 +321,30 @@ class Cell:
             return {}
         return {"checkpoint": self.study.checkpoint, "evaluate": self.study.evaluate}
 
+    def check_stored(self, record: Mapping[str, Any]) -> None:
+        """UserError if a record in the store has other settings, or another start."""
+        if record[FINGERPRINT] == self.fingerprint():
+            return
+        seed = record.get("start", {}).get("seed")
+        if record[FINGERPRINT] == replace(self, start_seed=seed).fingerprint():
+            why = f"started from seed {seed} of {self.study.start}, not from its own"
+        else:
+            why = "was made with other settings"
+        raise UserError(
+            f"{shown_path(self.plan.out / STORE)}: {self.place} {why}; remove its line to measure it again, "
+            "or choose another --out"
+        )
+
     def record(self) -> dict[str, Any] | None:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
         if not self.is_recorded:
             if os.path.lexists(self.record_path):
                 raise UserError(f"{shown_path(self.record_path)} is not a file; move it away")
             return None
-        if self.record_path.is_file():
-            record = finished(self.record_path, self.fingerprint())
-        else:
+        record = finished(self.record_path, self.fingerprint())
+        if record is None:  # it is in the store, or another process has just moved it there
             record = stored(self.plan.out)[self.place]
-            check_same(self.record_path, record[FINGERPRINT], self.fingerprint())
+            self.check_stored(record)
         folder = self.data_folder()
         check_record(self.record_path, record, self.plan.out, self.study)
         if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:

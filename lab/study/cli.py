@@ -154,6 +154,8 @@ def asked_cells(study: Study, options: Namespace, flags: tuple[str, ...]) -> lis
         raise UserError("name the checkpoint to start from with --start")
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
     cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
+    if start and study.start != GIVEN:
+        check_whose(study, cells)
     check_trusted(cells)
     check_layer_plans(cells)
     return cells
@@ -235,6 +237,13 @@ def show_status(cells: Sequence[Cell]) -> None:
     print(f"time left: {in_words(left) if left is not None else unknown}")
 
 
+def check_whose(study: Study, cells: Sequence[Cell]) -> None:
+    """UserError unless all cells start from one run of the other study, since --start names one model."""
+    for axis in read_study(study.start).axes:
+        if len({cell.values[axis] for cell in cells}) > 1:
+            raise UserError(f"--start names one checkpoint; say whose it is with --{axis}")
+
+
 def show_commands(cells: Sequence[Cell]) -> None:
     """Print the fairseq-train command of every unfinished cell, after the same checks as a run.
 
@@ -266,7 +275,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     check_out(cells)
     with locked(cells) as held:
         future = {"flags": cells[0].plan.flags, **cells[0].start_mark()}
-        check_one_setting([*read_records(out, study), future], out)
+        check_one_setting(study, [*read_records(out, study), future], out)
         prepare_data(cells, source)
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
@@ -302,11 +311,15 @@ def check_starts(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose checkpoint is missing, or that of a run which has not finished."""
     for cell in cells:
         path, run = cell.start, cell.started_from
-        first = f"run scripts/study.sh {cell.study.start} --seeds {run.seed_number} first" if run else ""
-        if path is not None and not path.is_file():
-            hint = f"{first}, or " if run else ""
-            raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
-        if run and not run.is_recorded:
+        if run is None and path is not None and not path.is_file():
+            raise UserError(f"no checkpoint {shown_path(path)}; name another with --start")
+        if run is None:
+            continue
+        choices = " ".join(f"--{axis} {name}" for axis, name in run.values.items())
+        first = f"run scripts/study.sh {run.study.name} {choices} --seeds {run.seed_number} first"
+        if not path.is_file():
+            raise UserError(f"no checkpoint {shown_path(path)}; {first}, or name another with --start")
+        if run.record() is None:  # which also refuses a run with other settings
             raise UserError(f"the training in {shown_path(run.folder)} has not finished; {first}")
 
 

@@ -219,12 +219,21 @@ class TestKeys(Keys):
     bootstrap: Annotated[bool, Strict()] = False
 
 
+class ClaimedKeys(Keys):
+    """The figures that a claim is about, in a paper's table."""
+
+    table: Text
+    value: Text
+    rows: Words
+
+
 class ClaimKeys(Keys):
     """A claim of a paper."""
 
     says: Text
     where: Text
     test: Any
+    paper: Any = None
     only: Only = {}
     not_comparable: Text = ""
     undecided: Text = ""
@@ -315,7 +324,10 @@ def _study(path: Path, keys: StudyKeys) -> Study:
     best = read_best(keys.best, axes, str(path))
     check_rows(path, specs, {*rows} - {best and best.axis})
     baselines = tuple(read_baseline(one, str(path)) for one in as_list(keys.baseline or []))
-    claims = tuple(read_claim(claim, axes, rows, f"{path}: claims") for claim in keys.claims)
+    tables = [spec.rows for spec in specs]
+    claims = tuple(read_claim(claim, axes, tables, f"{path}: claims") for claim in keys.claims)
+    if keys.evaluate != "glue" and any(claim.bootstrap for claim in claims):
+        raise UserError(f"{path}: claims: bootstrap needs the predictions that evaluate: glue keeps")
     study = Study(
         name=path.stem,
         path=path,
@@ -607,8 +619,10 @@ def read_baseline(given: Any, where: str) -> Baseline:
     return Baseline(keys.name, keys.found, keys.margin)
 
 
-def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
-    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError if it is invalid."""
+def read_claim(
+    given: Any, axes: Mapping[str, Axis], tables: Sequence[Mapping[str, Axis]], where: str
+) -> Claim:
+    """A claim of a YAML on tables, each given by the axes of its rows; UserError if it is invalid."""
     keys = validated(ClaimKeys, given, where)
     test = validated(TestKeys, keys.test, f"{where}: test")
     kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if getattr(test, kind)]
@@ -617,12 +631,14 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
     kind = kinds[0]
     figure, *rows = getattr(test, kind)
     rows = (*rows, *test.among)
-    check_claimed(rows, row_axes, where)
+    check_claimed(rows, tables, where)
     check_only(keys.only, axes, where)
     if (test.examples or test.bootstrap) and kind not in ("difference", *EXTREMES):
         raise UserError(f"{where}: examples and bootstrap belong to scores that are compared, not to {kind}")
     if test.examples and test.bootstrap:
         raise UserError(f"{where}: write examples or bootstrap: true")
+    if test.bootstrap and figure != "score":
+        raise UserError(f"{where}: bootstrap is of score, the first metric of a GLUE task, not of {figure}")
     reasons = [(REASONS[key], said) for key in REASONS if (said := getattr(keys, key))]
     if len(reasons) > 1:
         raise UserError(f"{where}: write one of {', '.join(REASONS)}")
@@ -635,9 +651,32 @@ def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any],
         read_bound(test, kind, where),
         parse_expression(test.examples, where) if test.examples else None,
         test.bootstrap,
+        claimed_figures(keys.paper, where),
         keys.only,
         *reasons,
     )
+
+
+def claimed_figures(given: Any, where: str) -> tuple[str, ...]:
+    """The figures of a claim's key `paper`, as printed; none without it. UserError if they do not exist."""
+    if given is None:
+        return ()
+    where = f"{where}: paper"
+    keys = validated(ClaimedKeys, given, where)
+    table = table_of(keys.table, where)
+    check_known(keys.value, table[0], f"{where}: {keys.table} has no column {keys.value}")
+    rows = {next(iter(row.values())): row[keys.value] for row in table}
+    for name in keys.rows:
+        check_known(name, rows, f"{where}: {keys.table} has no row {name}")
+    return tuple(rows[name] for name in keys.rows)
+
+
+def table_of(name: str, where: str) -> list[dict[str, str]]:
+    """A table of results/paper; UserError if there is none."""
+    try:
+        return read_table(name)
+    except OSError:
+        raise UserError(f"{where}: results/paper has no table {name}") from None
 
 
 def read_bound(test: TestKeys, kind: str, where: str) -> Bound | None:
@@ -649,13 +688,25 @@ def read_bound(test: TestKeys, kind: str, where: str) -> Bound | None:
     return Bound(found[0], getattr(test, found[0])) if found else None
 
 
-def check_claimed(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
-    """UserError for a row that names no choice, if the YAML declares all choices of the axes."""
-    if not all(axis.closed for axis in axes.values()):
-        return
-    known = [name for axis in axes.values() for name in axis.choices]
-    for word in (word for row in rows for word in row.split("/")):
-        check_known(word, known, f"{where}: there is no row {word}")
+def check_claimed(rows: Sequence[str], tables: Sequence[Mapping[str, Axis]], where: str) -> None:
+    """UserError for a row that no table has."""
+    for row in rows:
+        words = row.split("/")
+        if any(is_row(words, axes) for axes in tables):
+            continue
+        known = [name for axes in tables for axis in axes.values() for name in axis.choices]
+        if all(axis.closed for axes in tables for axis in axes.values()):
+            for word in words:
+                check_known(word, known, f"{where}: there is no row {word}")
+        forms = " or ".join(dict.fromkeys("/".join(axes) for axes in tables))
+        raise UserError(f"{where}: there is no row {row}; a row is named {forms}")
+
+
+def is_row(words: Sequence[str], axes: Mapping[str, Axis]) -> bool:
+    """Whether the words are a choice of each axis, in order."""
+    return len(words) == len(axes) and all(
+        word in axis.choices or not axis.closed for word, axis in zip(words, axes.values(), strict=True)
+    )
 
 
 def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
@@ -688,10 +739,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
     """The key `paper`; without `rows` a choice is found by its name or its label."""
     where = f"{where}: paper"
     keys = validated(PaperKeys, given, where)
-    try:
-        table = read_table(keys.table)
-    except OSError:
-        raise UserError(f"{where}: results/paper has no table {keys.table}") from None
+    table = table_of(keys.table, where)
     key, value, by = keys.key or (next(iter(table[0])),), {"": keys.value}, ""
     if isinstance(keys.value, Mapping | list):
         try:
@@ -713,7 +761,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
         for ours, wanted in matches.items()
         if wanted.casefold() == key_of(row, key).casefold()
     }
-    return PaperColumn(key, found, dict(value), by, keys.title, keys.average)
+    return PaperColumn(keys.table, key, found, dict(value), by, keys.title, keys.average)
 
 
 def matched_rows(

@@ -345,7 +345,7 @@ def section_of(study: Study, records: Sequence[Record]) -> Section:
 def shown_records(study: Study, out: Path) -> list[Record]:
     """The records in `out` from which tables and verdicts are made; with `best`, only the best choice's."""
     records = without_outdated(study, with_all_tried(all_records(out, study)))
-    check_one_setting(records, out)
+    check_one_setting(study, records, out)
     return best_records(study.best, records)
 
 
@@ -495,14 +495,21 @@ def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) ->
     return [out / f"{'-'.join([*name, title])}.png" for name in groups for title in titles]
 
 
-def check_one_setting(records: Sequence[Record], out: Path) -> None:
+def data_name(study: Study, record: Record) -> str:
+    """The data folder that the study or the record's YAML names; empty for a task that draws its own."""
+    if study.data:
+        return study.data.format(**record["cell"])
+    return str((record["settings"].get("task") or {}).get("data") or "")
+
+
+def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> None:
     """UserError for records that no table can join.
 
     Those have other flags of the user, started from other checkpoints that he named, or have other data of
     one name. Only flags and start of a future record are known.
     """
     started = [one["start"] for one in records if "start" in one]
-    if len({one["fingerprint"] for one in started if "seed" not in one}) > 1:
+    if len({"" if "seed" in one else one["fingerprint"] for one in started}) > 1:
         raise UserError(
             f"{shown_path(out)} holds cells that started from different checkpoints; give each its own --out"
         )
@@ -511,8 +518,7 @@ def check_one_setting(records: Sequence[Record], out: Path) -> None:
             f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
         )
     measured = [record for record in records if "settings" in record]
-    data = lambda one: str((one["settings"].get("task") or {}).get("data") or "")  # noqa: E731
-    for name, group in grouped(measured, data).items():
+    for name, group in grouped(measured, partial(data_name, study)).items():
         if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
             other = next(one for one in group if not same_data(one["data"], group[0]["data"]))
             raise UserError(

@@ -62,7 +62,12 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     """The records of a study in single files; raises UserError as `read_records` does."""
     found = {}
     for path in sorted(folder.glob(PATTERN)):
-        record = read_json(path)
+        try:
+            record = read_json(path)
+        except UserError:
+            if not path.exists():  # another process has just moved it into the store
+                continue
+            raise
         other = named_study(record) not in (None, study.name)
         is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):

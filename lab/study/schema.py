@@ -169,19 +169,26 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperColumn:
-    """The column of a paper's table: `rows` maps our choice of the first row axis to the paper's row.
+    """The column of a paper's `table`: `rows` maps our choice of the first row axis to the paper's row.
 
     They are in the paper's order; `key` are the columns that name one. `value` is the paper's column; with
     several row axes it may depend on the choice of the axis `by` ("" without). `average` is the paper's
     column of means over a table's axis `across`.
     """
 
+    table: str
     key: tuple[str, ...]
     rows: dict[str, dict[str, str]]
     value: dict[str, str]
     by: str
     title: str
     average: str = ""
+
+    def is_at(self, where: str) -> bool:
+        """Whether it is of the table that a claim names, such as "Table 4" or "LLN, Table 5"."""
+        paper, number = self.table.split("_")[:2]
+        named, _, item = where.rpartition(", ")
+        return item == f"Table {int(number[:2])}" and named.split(" ")[0].lower() in ("", paper)
 
 
 def allows(only: Mapping[str, Sequence[str]], choices: Mapping[str, Any]) -> bool:
@@ -304,6 +311,7 @@ class Claim:
     bound: Bound | None
     examples: Expression | None = None
     bootstrap: bool = False
+    paper: tuple[str, ...] = ()
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     withheld: tuple[str, str] | None = None
 

@@ -40,6 +40,8 @@ from lab.verdicts import (
     withheld,
 )
 
+Rows = Mapping[tuple[str, ...], Sequence[Record]]
+"""The records of the rows of a table, by the choices that name each row."""
 NONE = "–"
 AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
 
@@ -190,9 +192,9 @@ def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Seq
 
 
 PAIRS, EXTREMES, RANK = ("ratio", "difference"), ("lowest", "highest"), "rank"
-EDGE = "the best value tried is the first or the last of"
-ONE_START = "all seeds start from one encoder of"
-NO_PREDICTIONS = "the records keep no predictions of"
+EDGE = "the best value tried is the least or the largest"
+ONE_START = "fewer encoders than seeds"
+NO_PREDICTIONS = "the records keep no predictions"
 NAMED = 3
 """The most rows that a reason names."""
 
@@ -219,7 +221,7 @@ def decide(
     for reason, rows in (doubts or {}).items():
         if doubtful := [row for row in asked if row in rows]:
             named = ", ".join(doubtful) if len(doubtful) <= NAMED else f"{len(doubtful)} rows"
-            return withheld(verdict, UNDECIDED, f"{reason} {named}")
+            return withheld(verdict, UNDECIDED, f"{reason} ({named})")
     return verdict
 
 
@@ -294,29 +296,54 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     """Every claim with its verdict on one group's records, without records of earlier settings."""
     found, records = [], [record for record in records if OLDER not in record]
     for claim in study.claims:
-        if not (kept := kept_by(claim.only, records)):
+        if not kept_by(claim.only, records):
             continue
-        asked = {*claim.rows}
-        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
-        # The first table that has most of its rows.
-        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
-        named_rows = {row_name(key): group for key, group in rows.items()}
-        values = {row: by_seed(claim.figure, group) for row, group in named_rows.items()}
-        verdict = Verdict(NOT_RUN)
-        if not asked or asked & values.keys():
-            verdict = decide(
-                claim,
-                values,
-                at_baseline(rows, study.baselines),
-                spec.paper_values(rows),
-                doubts_of(study, claim, named_rows),
-                noise_of(claim, named_rows, values),
-            )
-        theirs = {row_name(key): spec.paper_figure(key) for key in rows}
-        named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
-        figures = ", ".join(figure for row in named if (figure := theirs.get(row)))
-        found.append((claim, replace(verdict, paper=figures)))
+        spec, rows = claimed_table(study, claim, records)
+        theirs = ", ".join(claim.paper or beside(claim, spec, rows))
+        found.append((claim, replace(verdict_on(study, claim, spec, rows), paper=theirs)))
     return found
+
+
+def verdict_on(study: Study, claim: Claim, spec: TableSpec, rows: Rows) -> Verdict:
+    """The verdict on a claim from the rows of a table, which its words call by their labels."""
+    labels = {row_name(key): spec.label(key) for key in rows}
+    if claim.rows and not {*claim.rows} & labels.keys():
+        return Verdict(NOT_RUN)
+    groups = {spec.label(key): group for key, group in rows.items()}
+    asked = replace(claim, rows=tuple(labels.get(row, row) for row in claim.rows))
+    values = {row: by_seed(claim.figure, group) for row, group in groups.items()}
+    return decide(
+        asked,
+        values,
+        [labels[row] for row in at_baseline(rows, study.baselines)],
+        {labels[row]: figure for row, figure in spec.paper_values(rows).items()},
+        doubts_of(study, asked, groups),
+        noise_of(asked, groups, values),
+    )
+
+
+def claimed_table(study: Study, claim: Claim, records: Sequence[Record]) -> tuple[TableSpec, Rows]:
+    """The first table that has most of a claim's rows, and its rows of the records that it is about."""
+    asked, kept = {*claim.rows}, kept_by(claim.only, records)
+    tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
+    return max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
+
+
+def claimed_records(study: Study, claim: Claim, records: Sequence[Record]) -> list[Record]:
+    """The records of the rows that a claim compares."""
+    spec, rows = claimed_table(study, claim, records)
+    asked = claim.rows if len(claim.rows) > 1 else spec.paper_values(rows) if claim.kind == RANK else ()
+    groups = [group for key, group in rows.items() if not asked or row_name(key) in asked]
+    return [record for group in groups for record in group]
+
+
+def beside(claim: Claim, spec: TableSpec, rows: Rows) -> list[str]:
+    """The paper's figures beside the rows of a pair, or the first row, if they are of the claim's table."""
+    if spec.paper is None or not spec.paper.is_at(claim.where):
+        return []
+    theirs = {row_name(key): spec.paper_figure(key) for key in rows}
+    named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
+    return [figure for row in named if (figure := theirs.get(row))]
 
 
 def noise_of(claim: Claim, rows: Mapping[str, Sequence[Record]], values: Values) -> Noise:

@@ -34,7 +34,7 @@ def test_a_class_that_is_never_predicted():
 def test_one_run_of_each_row_has_the_interval_of_paired_shares():
     # right minus right is -1, 0 or 1 for each example: 1.96 standard errors of its mean
     first, second = drawn(1, 0.8), drawn(2, 0.7)
-    gaps = [one.outcomes()[:, 0] for one in (first, second)]
+    gaps = [one.outcomes()[:, 0].astype(float) for one in (first, second)]
     expected = 196 * np.std(gaps[0] - gaps[1]) / np.sqrt(400)
     assert half_interval("accuracy", {1: first}, {1: second}) == pytest.approx(expected, rel=0.05)
 
@@ -51,8 +51,12 @@ def test_more_seeds_leave_less_noise():
     assert half_interval("accuracy", *rows) < 0.6 * half_interval("accuracy", *first)
 
 
+def test_rows_without_a_common_seed_have_no_noise():
+    assert half_interval("accuracy", {1: drawn(1, 0.8)}, {2: drawn(2, 0.8)}) == 0
+
+
 def test_rows_of_different_test_sets_are_refused():
-    with pytest.raises(ValueError, match="different examples"):
+    with pytest.raises(UserError, match="different examples"):
         half_interval("accuracy", {1: drawn(1, 0.8)}, {1: drawn(1, 0.8, count=300)})
     with pytest.raises(UserError, match="no bootstrap of pearson"):
         half_interval("pearson", {1: drawn(1, 0.8)}, {1: drawn(2, 0.8)})

@@ -18,6 +18,9 @@ from tests.lab.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
 CLAIM = {"says": "it is so", "where": "Table 1"}
+BETTER = {"difference": ["exact", "elu", "softmax"], "at_least": 0}
+SCORES = ["score", "elu", "softmax"]
+PAPER = {"table": "lln_05_lra", "value": "text", "rows": ["Softmax"]}
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -176,6 +179,37 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             "carried has no extras without the axes model, segment, way",
         ),
         ({"claims": [{**CLAIM, "test": {"ratio": ["exact", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
+        (
+            {"claims": [{**CLAIM, "test": {"ratio": ["exact", "elu/softmax", "elu"], "at_most": 1}}]},
+            "there is no row elu/softmax; a row is named method",
+        ),
+        (
+            {"claims": [{**CLAIM, "test": {**BETTER, "bootstrap": True}}]},
+            "bootstrap is of score, the first metric of a GLUE task, not of exact",
+        ),
+        (
+            {"claims": [{**CLAIM, "test": {**BETTER, "examples": "n", "bootstrap": True}}]},
+            "write examples or bootstrap: true",
+        ),
+        (
+            {
+                "claims": [
+                    {
+                        **CLAIM,
+                        "test": {**BETTER, "difference": ["score", "elu", "softmax"], "bootstrap": True},
+                    }
+                ]
+            },
+            "bootstrap needs the predictions that evaluate: glue keeps",
+        ),
+        *(
+            ({"claims": [{**CLAIM, "test": BETTER, "paper": {**PAPER, **given}}]}, said)
+            for given, said in (
+                ({"table": "lln_05"}, "results/paper has no table lln_05"),
+                ({"value": "txt"}, "lln_05_lra has no column txt; did you mean text"),
+                ({"rows": ["LLN"]}, "lln_05_lra has no row LLN"),
+            )
+        ),
         (
             {"claims": [{**CLAIM, "test": {"rank": "x", "at_least": "a"}}]},
             "at_least is 'a'; it must be a number",

@@ -14,11 +14,11 @@ from lab.run import glue as glue_flags
 from lab.run.log import read_records
 from lab.study import cells as study_cells
 from lab.study import cli
-from lab.study.cli import check_starts
+from lab.study.cli import check_starts, check_whose
 from lab.study.declaration import read_study
 from tests.helpers.cases import firstly
 from tests.helpers.encoders import ROWS
-from tests.lab.study.conftest import cells, glue_cell
+from tests.lab.study.conftest import cells, glue_cell, made_up, write_record
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
@@ -228,14 +228,40 @@ def test_a_start_has_finished(tmp_path, monkeypatch):
     """Its checkpoints are there long before."""
     monkeypatch.setattr(study_cells, "RUNS", tmp_path)
     monkeypatch.setattr(study_cells, "_run_of", study_cells._run_of.__wrapped__)
+    monkeypatch.setattr(study_cells, "same_data", lambda *_: True)  # whether the corpus is here or not
     [cell] = cells(read_study("roberta_glue"), {"method": ["lln"], "task": ["MRPC"], "lr": ["0.001"]})
-    with pytest.raises(UserError, match="no checkpoint .*; run .* roberta_short --seeds 1 first"):
+    with pytest.raises(UserError, match="no checkpoint .*; run .* --method lln --seeds 1 first"):
         check_starts([cell])
-    with pytest.raises(UserError, match="no checkpoint .*; run .* roberta_short --seeds 3 first"):
+    with pytest.raises(UserError, match="no checkpoint .*; run .* --method lln --seeds 3 first"):
         check_starts([replace(cell, seed=3)])
     cell.start.parent.mkdir(parents=True)
     cell.start.touch()
-    with pytest.raises(UserError, match="has not finished; run .* roberta_short --seeds 1 first"):
+    with pytest.raises(UserError, match="has not finished; run .* --method lln --seeds 1 first"):
         check_starts([cell])
-    write_json(cell.started_from.record_path, {})
+    run = cell.started_from
+    write_record(run, made_up("lln", 1))
     check_starts([cell])
+    other = {**read_json(run.record_path), "fingerprint": "another"}
+    write_json(run.record_path, other)
+    with pytest.raises(UserError, match="made with other settings"):
+        check_starts([cell])
+
+
+def test_one_checkpoint_is_the_start_of_one_method():
+    study = read_study("roberta_glue")
+    with pytest.raises(UserError, match="--start names one checkpoint; say whose it is with --method"):
+        check_whose(study, cells(study))
+    check_whose(study, cells(study, {"method": ["lln"]}))
+
+
+def test_a_stored_record_that_began_with_another_encoder_is_named(tmp_path):
+    study = read_study("roberta_glue")
+    asked = {"method": ["lln"], "task": ["MRPC"], "lr": ["0.001"]}
+    [cell] = cells(study, asked, out=tmp_path, data=tmp_path)
+    second = replace(cell, seed=2)
+    for start_seed, said in ((1, "started from seed 1 of roberta_short"), (None, "made with other settings")):
+        old = replace(second, start_seed=start_seed)
+        record = {**made_up("lln", 2), "cell": second.key, **old.start_mark()}
+        record["fingerprint"] = old.fingerprint() if start_seed else "another"
+        with pytest.raises(UserError, match=f"records.jsonl: .*/seed2.json .*{said}.*remove its line"):
+            second.check_stored(record)

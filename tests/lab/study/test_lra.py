@@ -79,7 +79,7 @@ def test_runs_on_different_data_share_no_page(tmp_path):
 
     one, other = record("text", "elu", 1, 60.0), record("text", "lln", 1, 60.0, examples=8)
     with pytest.raises(UserError, match="cells of different text"):
-        check_one_setting([one, other], tmp_path)
+        check_one_setting(read_study("lra"), [one, other], tmp_path)
 
 
 def test_a_setting_is_for_the_tasks_that_it_names(lra):

@@ -22,10 +22,10 @@ from lab.run.recipe import given_settings
 from lab.store import STORE
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
-from lab.study.page import pictures_of, publish, shown_records, tuned_table, write_page
+from lab.study.page import check_one_setting, pictures_of, publish, shown_records, tuned_table, write_page
 from lab.study.records import best_records, read_records
 from lab.study.schema import Best, PaperColumn, follow, parse_expression
-from lab.study.table import AT_BASELINE, verdicts, write_table
+from lab.study.table import AT_BASELINE, claimed_records, verdicts, write_table
 from tests.lab.study.conftest import cells, made_up, record_of, write_record
 
 ABSENT = object()
@@ -65,9 +65,9 @@ def test_the_papers_figure_beside_a_row(study_file):
     axes = read_study(study_file).axes
     spec = read_study(study_file).tables[0]
     rows = {"elu": {"method": "x", "valid": "1.0", "test": "2.0"}, "softmax": {"valid": "-", "test": "3.5"}}
-    one = replace(spec, papers=(PaperColumn(("method",), rows, {"": "test"}, "", "paper"),))
+    one = replace(spec, papers=(PaperColumn("a_01", ("method",), rows, {"": "test"}, "", "paper"),))
     assert [one.paper_figure((name,)) for name in ("elu", "softmax", "norm-t1")] == ["2.0", "3.5", ""]
-    by = PaperColumn(("method",), rows, {"tiny": "valid"}, "preset", "paper")
+    by = PaperColumn("a_01", ("method",), rows, {"tiny": "valid"}, "preset", "paper")
     two = replace(spec, rows={name: axes[name] for name in ("method", "preset")}, papers=(by,))
     keys = [("elu", "tiny"), ("elu", "small"), ("softmax", "tiny")]
     assert [two.paper_figure(key) for key in keys] == ["1.0", "", "-"]
@@ -507,7 +507,54 @@ def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp
     with pytest.raises(UserError, match="started from different checkpoints; give each its own --out"):
         shown_records(study, tmp_path)
     written(study, tmp_path, [{**RECORDS[2], "start": {**start, "fingerprint": "b", "seed": 1}}])
+    with pytest.raises(UserError, match="different checkpoints"):
+        shown_records(study, tmp_path)
+    runs = [
+        {**record, "start": {**start, "fingerprint": mark, "seed": 1}}
+        for mark, record in zip("abc", RECORDS[:3], strict=True)
+    ]
+    written(study, tmp_path, runs)
     assert shown_records(study, tmp_path)  # of runs of another study, one for each method
+
+
+def test_the_papers_figures_are_those_of_the_claims_table(study_with):
+    paper = {
+        "table": "linear_01_mnist",
+        "value": "bits_per_dim",
+        "rows": {"softmax": "softmax", "elu": "linear"},
+    }
+    test = {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 1.1}
+    own = {"table": "lln_05_lra", "value": "text", "rows": ["LLN+Diag", "Softmax"]}
+    claims = [
+        {"says": "its own", "where": "Table 1", "test": test},
+        {"says": "another paper's", "where": "LLN, Table 1", "test": test},
+        {"says": "a figure", "where": "Figure 2", "test": test},
+        {"says": "named", "where": "LLN, Table 5", "test": test, "paper": own},
+    ]
+    page = write_page(study_with(paper=paper, claims=claims), RECORDS)
+    for shown in (
+        "| its own | Table 1 | 0.644, 0.621 |",
+        "| another paper's | LLN, Table 1 |  |",
+        "| a figure | Figure 2 |  |",
+        "| named | LLN, Table 5 | 60.72, 60.41 |",
+    ):
+        assert shown in page
+
+
+def test_the_size_of_a_claim_is_that_of_its_rows(study_with):
+    test = {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 1.1}
+    study = study_with(claims=[{"says": "so", "where": "1", "test": test}])
+    records = [made_up(method, 1, loss_nats=0.1, parameters=1) for method in ("elu", "softmax", "norm-t1")]
+    compared = claimed_records(study, study.claims[0], records)
+    assert [one["cell"]["method"] for one in compared] == ["softmax", "elu"]
+
+
+def test_cells_of_other_data_share_no_page(study_with, tmp_path):
+    study = study_with(data="data/{method}")
+    records = [{**made_up("elu", seed), "data": {"sha256": seed}} for seed in (1, 2)]
+    check_one_setting(study, records[:1], tmp_path)
+    with pytest.raises(UserError, match="cells of different data/elu"):
+        check_one_setting(study, records, tmp_path)
 
 
 def test_a_start_that_the_command_names_is_not_an_earlier_setting(study_with, tmp_path):
