@@ -183,11 +183,11 @@ def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) 
     causal = models[0].measured[0].given.causal
     count, length = models[0].tokens.shape
     return figure.record(
-        f"{count} sequences of {length} tokens, mean over heads. The score is the share of its attention that a "
+        f"{count} sequences of {length} tokens, mean over heads. The score is the share of attention that "
         + (
-            "token spends on the nearest share of the tokens before it"
+            "a token spends on the nearest of the tokens before it"
             if causal
-            else "token spends on a window"
+            else "a token spends on a window"
         )
         + f" (weights: {options.rows}, score: {options.score}, see docs/analysis.md). "
         f"{_budgets([one.trained for one in models])} {_signed(models)}",

@@ -240,7 +240,7 @@ class TableSpec:
         found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in self.rows))
         return {key: found[key] for key in sorted(found, key=place)}
 
-    def label(self, key: Sequence[str]) -> str:
+    def label(self, key: Sequence[str], joint: str = ", ") -> str:
         """The label of a row: its choices, without axes that the table fixes to one choice.
 
         In an `across` table the key omits the `across` axis.
@@ -250,7 +250,7 @@ class TableSpec:
             for axis, name in zip(self.rows.values(), key, strict=not self.across)
             if len(self.only.get(axis.name, ())) != 1
         ]
-        return ", ".join(named)
+        return joint.join(named)
 
     def paper_figure(self, key: Sequence[str]) -> str:
         """The paper's figure beside a row, as printed; empty if there is none."""

@@ -306,10 +306,11 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
 
 def verdict_on(study: Study, claim: Claim, spec: TableSpec, rows: Rows) -> Verdict:
     """The verdict on a claim from the rows of a table, which its words call by their labels."""
-    labels = {row_name(key): spec.label(key) for key in rows}
-    if claim.rows and not {*claim.rows} & labels.keys():
+    if claim.rows and not {*claim.rows} & {*map(row_name, rows)}:
         return Verdict(NOT_RUN)
-    groups = {spec.label(key): group for key, group in rows.items()}
+    keys = [*rows, *(key for row in claim.rows if len(key := tuple(row.split("/"))) == len(spec.rows))]
+    labels = {row_name(key): spec.label(key, "/") for key in keys}
+    groups = {labels[row_name(key)]: group for key, group in rows.items()}
     asked = replace(claim, rows=tuple(labels.get(row, row) for row in claim.rows))
     values = {row: by_seed(claim.figure, group) for row, group in groups.items()}
     return decide(
