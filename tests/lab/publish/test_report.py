@@ -150,15 +150,16 @@ def test_page(call, runs, tmp_path):
 
 
 def test_records_and_pages_of_studies(call, runs, tmp_path):
-    """A run of fine-tuning is a row; a study that has a page is that page, and no other one above it."""
+    """A run of fine-tuning is a row; a study that has a page is that page, and no other README."""
     found = {"dev": {"valid": {"accuracy": 51.0}}, "learning_rate": 0.01, "task": "RTE", "score": 51.0}
     glue = {"found": found, "cell": {"task": "RTE", "lr": "0.01", "seed": 1}, "training": {"updates": 3}}
     write_json(runs / "glue" / "RTE" / "0.01" / "seed1.json", {"study": "glue", **glue})
     lra = {"study": "lra", "cell": {"task": "text", "method": "elu", "seed": 1}, "found": {}}
     for study in ("lra", "unfinished"):
         write_json(runs / study / "text" / "elu" / "seed1.json", lra)
-    (runs / "lra" / "README.md").write_text("# Long Range Arena\n\nOne cell.\n")
-    (runs.parent / "README.md").write_text("# The project\n")
+    (runs / "lra" / "README.md").write_text(marked("# Long Range Arena\n\nOne cell.\n"))
+    for other in (runs / "unfinished", runs.parent):
+        (other / "README.md").write_text("# The project\n")
     page = written(call, runs, tmp_path / "report.html")
     assert ["RTE/0.01/seed1", "RTE", "0.01", "1", "3", "valid accuracy 51.00"] in [
         row[:6] for row in rows_of(page, "dev, percent")

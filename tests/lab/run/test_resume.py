@@ -88,9 +88,10 @@ def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
 def test_fresh_removes_nothing(tmp_path, capsys):
     write(tmp_path / "checkpoint_last.pt", 25)
     (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "checkpoint_last.test.carried.md").write_text("measured with the old weights")
     (tmp_path / "earlier-1").mkdir()
     move_aside(tmp_path)
-    assert "earlier-2: checkpoint_last.pt" in capsys.readouterr().out
+    assert "earlier-2: checkpoint_last.pt, checkpoint_last.test.carried.md" in capsys.readouterr().out
     assert (tmp_path / "earlier-2" / "checkpoint_last.pt").is_file() and (tmp_path / "thesis.tex").is_file()
     assert find_resume_point(tmp_path) is None
 

@@ -20,6 +20,7 @@ from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
+from lab.study import records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
 from lab.study.page import check_one_setting, pictures_of, publish, shown_records, tuned_table, write_page
@@ -625,6 +626,18 @@ def test_the_index_names_the_study_of_a_verdict_where_there_are_several():
     each = [verdict_of({**item, "study": name, "note": ""}) for name in item["study"].split()]
     assert both == f"ablations: {each[0]}; ablations_long: {each[1]}; {note}"
     assert page_of(item) == ", ".join(f"[{name}]({name}/README.md)" for name in item["study"].split())
+
+
+def test_a_record_that_another_process_has_just_stored_is_no_broken_file(study_file, tmp_path, monkeypatch):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+
+    def stored_meanwhile(path):
+        path.unlink()
+        raise UserError(f"{path} cannot be read as JSON")
+
+    monkeypatch.setattr(records, "read_json", stored_meanwhile)
+    assert records.loose_records(out, study) == {}
 
 
 def test_a_folder_with_a_store_takes_the_records_into_it(study_file, tmp_path):
