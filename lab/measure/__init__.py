@@ -66,8 +66,8 @@ MEASURES = {
         "glue",
         ("train", "valid"),
         ("sentence_prediction",),
-        f"{OF_A_MODEL} task partial examples.* cut pretraining_updates learning_rate dev.* score majority "
-        "majority.* best_update",
+        f"{OF_A_MODEL} task partial examples.* cut pretraining_updates learning_rate dev.* metric score "
+        "predictions* majority majority.* best_update",
         extras="encoders",
         needs=("task",),
     ),

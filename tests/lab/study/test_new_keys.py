@@ -19,6 +19,7 @@ KEYS = {
     "config": "configs/copy/tiny.yaml",
     "axes": {"method": METHODS, "lr": [0.1, 0.2]},
     "table": {"rows": ["method", "lr"], "columns": [["loss", "loss_nats", ".2f"]]},
+    "claims": [],
 }
 
 

@@ -15,6 +15,7 @@ from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
 from lab.files import MARK, RESULTS, ROOT, run_lock, write_json
 from lab.methods import LANGUAGE_MODELS, NAMED
+from lab.papers import read_table
 from lab.publish import plots
 from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
@@ -533,11 +534,15 @@ def test_the_papers_figures_are_those_of_the_claims_table(study_with):
         {"says": "named", "where": "LLN, Table 5", "test": test, "paper": own},
     ]
     page = write_page(study_with(paper=paper, claims=claims), RECORDS)
+    images, lra = (
+        {row["method"]: row[column] for row in read_table(table)}
+        for table, column in (("linear_01_mnist", "bits_per_dim"), ("lln_05_lra", "text"))
+    )
     for shown in (
-        "| its own | Table 1 | 0.644, 0.621 |",
+        f"| its own | Table 1 | {images['linear']}, {images['softmax']} |",
         "| another paper's | LLN, Table 1 |  |",
         "| a figure | Figure 2 |  |",
-        "| named | LLN, Table 5 | 60.72, 60.41 |",
+        f"| named | LLN, Table 5 | {lra['LLN+Diag']}, {lra['Softmax']} |",
     ):
         assert shown in page
 
