@@ -142,7 +142,7 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
 
 
 def no_noise(first: str, second: str) -> float:
-    """The noise of figures that are no scores of a small test set."""
+    """The noise of figures that do not depend on a small test set: none."""
     return 0.0
 
 

@@ -117,7 +117,7 @@ class Figure:
     def check(self, statement: str, expected: str, measured: str, holds: bool, ours: bool = False) -> None:
         """Add a statement that a computation decides: its text, the measured value, and the verdict.
 
-        A statement of `ours` is no claim of a paper.
+        A statement is `ours` if no paper makes it.
         """
         self.claim(statement, expected, judge_fact(holds), measured)
         if ours:

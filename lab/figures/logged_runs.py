@@ -96,16 +96,21 @@ def published() -> dict[str, float]:
     return {key: table[method.transnormer] for key, method in ANALYSED.items() if method.transnormer in table}
 
 
+def deviations_of(run: LoggedRun) -> dict[str, float]:
+    """The relative deviations of a run; UserError if it has logged nothing after its warm-up."""
+    found = run.deviations()
+    if AFTER_WARMUP not in found:
+        raise UserError(
+            f"{shown_path(run.folder)} has logged nothing after its {run.warm_up} updates of warm-up; "
+            "train it further"
+        )
+    return found
+
+
 def relative_deviations(runs: Sequence[LoggedRun]) -> Content:
     """R1: the population's standard deviation of gradient norms over their mean, after warm-up."""
     found, paper = by_method(runs), published()
-    for run in runs:
-        if AFTER_WARMUP not in run.deviations():
-            raise UserError(
-                f"{shown_path(run.folder)} has not logged enough after its {run.warm_up} updates of warm-up; "
-                "train it further"
-            )
-    deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
+    deviations = {key: [deviations_of(run) for run in group] for key, group in found.items()}
     figure = Figure("Relative deviation of gradients", training=runs[0].training())
     panel = figure.lines("Norm of the gradient", "updates", "gradient norm", y="log")
     for key, group in found.items():

@@ -57,7 +57,7 @@ def show_pace(plan: RunPlan, dry_run: bool) -> None:
     """Print the cost of a run, from its own log if it has one, else from its first updates."""
     log, corpus = plan.folder.path / plan.machines.log_name, None
     if pace := pace_of(log):
-        print(f"pace and batch are those of the run in {shown_path(log)}; another --save-dir measures anew")
+        print(f"pace and batch are those of the run in {shown_path(log)}; --save-dir names another")
     if not dry_run:
         corpus = open_prepared(plan.data_folder, ("train",)).tokens("train")
         pace = pace or measured_pace(plan)

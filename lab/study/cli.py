@@ -311,9 +311,9 @@ def check_starts(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose checkpoint is missing, or that of a run which has not finished."""
     for cell in cells:
         path, run = cell.start, cell.started_from
-        if run is None and path is not None and not path.is_file():
-            raise UserError(f"no checkpoint {shown_path(path)}; name another with --start")
         if run is None:
+            if path is not None and not path.is_file():
+                raise UserError(f"no checkpoint {shown_path(path)}; name another with --start")
             continue
         choices = " ".join(f"--{axis} {name}" for axis, name in run.values.items())
         first = f"run scripts/study.sh {run.study.name} {choices} --seeds {run.seed_number} first"
