@@ -229,14 +229,16 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> C
                     "kind": "map",
                     "title": f"{label_of(trained)}, layer {layer}",
                     "tokens": words,
+                    "causal": given.causal,
                     "values": normalized_rows(matrix)[0].mean(0),
                     "color_bar": len(figure.panels) % MAP_LAYERS == 1,
                     "model": number,
                 }
             )
     return figure.record(
-        f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
-        f"summing to 1; 0 is uniform attention, white is no attention. {_budgets(models)}"
+        f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows summing "
+        "to 1; 0 is uniform attention over what a row sees, white is no attention. "
+        f"{_budgets(models)}"
     )
 
 

@@ -29,7 +29,7 @@ from user_dir.attention.softmax import SoftmaxAttention
 MEASURES = {
     "temperature": ("Temperature", "τ"),
     "entropy": ("Entropy", "H, bits"),
-    "relative_entropy": ("Entropy", "H over log2 of what is visible"),
+    "relative_entropy": ("Entropy", "H over log2 of the prefix's length"),
     "gap": ("Spectral gap", "γ"),
     "singular_value": ("Top singular value", "s₁"),
 }

@@ -103,7 +103,7 @@ def _sums(figure: Figure, title: str, variances: list[float]) -> dict[int, tuple
         measured = [(v**0.5 * normal).logsumexp(-1).var().item() for v in variances]
         printed = [fenton(v, d)[1] for v in variances]
         panel.curve(f"d = {d}", variances, measured, shade=shade, style="o-")
-        panel.curve("", variances, printed, shade=shade, style="--")
+        panel.curve(f"Fenton, d = {d}", variances, printed, shade=shade, style="--")
         found[d] = measured, printed
     return found
 
@@ -202,7 +202,9 @@ def moment_matching(length: int, head_dim: int) -> Content:
         f"{len(SEEDS)} draws; entropies at N = {length // 2}. With b below 0 the line cannot ask for "
         f"exponents below σ̃² = -b/a = {-b / a:.2f}, so that LLN is far too concentrated for σ below about "
         "0.57. Inverting the measured curve instead matches from 0.3 to 1.5. Equal variance is not equal "
-        f"entropy: a constant α = β = {CONSTANT} keeps softmax's entropy better than matching does.",
+        f"entropy: a constant α = β = {CONSTANT} keeps softmax's entropy better than matching does. Above "
+        'right: "within rows" compares the means of the rows\' own variances; "line to σ̃² = 12" and "24" '
+        "are fits of a and b up to that variance.",
         fits={name: list(fit) for name, fit in fits.items()},
     )
 

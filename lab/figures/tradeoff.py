@@ -56,8 +56,8 @@ def _paper(options: Namespace) -> Content:
         bubbles=bubbles,
     )
     return figure.record(
-        "TransNormer, Tables 6 and 7; methods in both. Speed: one A6000, the dtype is not given. The "
-        "figure's circles are memory, which none of its tables has."
+        "TransNormer, Tables 6 and 7; methods in both. Speed: one A6000, the dtype is not given. In "
+        "the paper's figure the size of a circle is memory, which none of its tables has."
     )
 
 

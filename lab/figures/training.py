@@ -136,7 +136,7 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Conten
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
     for key in shown:
         title, unit = MEASURES[key]
-        panel = figure.lines(title, "updates", unit)
+        panel = figure.lines(title, "updates", unit, y="log" if key == "temperature" else "linear")
         for layer in layers:
             found = [point.quartiles[layer].get(key) for point in points]
             if all(found):
@@ -176,7 +176,10 @@ def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, lengt
         most = math.log2(length) if is_masked_lm(last) else 1.0
         near = f"log2 N = {most:.2f}" if is_masked_lm(last) else "log2 of what is visible"
         low = min(whole) / most
-        figure.check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)
+        which = "" if len(whole) == len(entropies) else ", layers without blocks"
+        figure.check(
+            f"H before training{which}", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98
+        )
 
 
 def _exponents(points: list[Point], last: Checkpoint) -> Content:

@@ -5,7 +5,8 @@ A record holds `panels`, each of one `kind`:
 * lines: `curves` of `x`, `y` and, for a band, `low` and `high`; `scales` "log" or "linear" for both axes;
   `x_range`, the part that is drawn; `labels`, "peaks" for names beside the highest points;
 * bars: `groups`, the names below the bars, and `series` with a value for each of them;
-* map: an attention matrix `values`, shown as log10(N P) from -2 to 2 around uniform attention, zeros white.
+* map: an attention matrix `values`, shown as log10(N P) from -2 to 2 around uniform attention, zeros white;
+  if `causal`, N is the number of positions that a row sees.
 
 A curve has the colour of its `method` (a key of `methods.ANALYSED`; several of one in a panel have tints),
 or of its place `shade` from 0 to 1 on a scale, for layers, or is grey. The same JSON file gives the same PNG,
@@ -204,7 +205,7 @@ def _bars(axis: Axes, panel: Panel) -> None:
             axis.vlines(x, one["low"], one["high"], color="0.3", lw=1.2)
         for place, value, top in zip(x, values, one.get("high", values), strict=True):
             if math.isfinite(value):
-                text = f"{one['label']}\n{value:.2f}"
+                text = f"{one['label']}\n{value:.3g}"
                 axis.annotate(
                     text,
                     (place, top),
@@ -220,8 +221,10 @@ def _bars(axis: Axes, panel: Panel) -> None:
 
 def _map(axis: Axes, panel: Panel) -> None:
     values = np.array(panel["values"], dtype=float)
+    length = values.shape[1]
+    visible = np.arange(1, length + 1)[:, None] if panel.get("causal") else length
     with np.errstate(divide="ignore"):
-        relative = np.log10(values * values.shape[1])
+        relative = np.log10(values * visible)
     relative = np.ma.masked_where(values == 0, np.clip(relative, -REACH, REACH))
     colors = matplotlib.colormaps["cividis"].with_extremes(bad="white")
     axis.imshow(relative, cmap=colors, vmin=-REACH, vmax=REACH, interpolation="nearest")
@@ -232,7 +235,7 @@ def _map(axis: Axes, panel: Panel) -> None:
         axis.set_yticks(places, names, fontsize=7)
     if panel.get("color_bar"):
         scale = ScalarMappable(Normalize(-REACH, REACH), colors)
-        axis.figure.colorbar(scale, ax=axis, shrink=0.85, label="log10 of N times the weight")
+        axis.figure.colorbar(scale, ax=axis, shrink=0.85, label="log10 of the weight over a uniform one")
 
 
 def write_report(folder: Path) -> None:

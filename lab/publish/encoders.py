@@ -8,7 +8,7 @@ from typing import Any
 from lab.glue_tasks import TASKS
 from lab.methods import ENCODER_PANELS, ENCODERS, groups, label_of, performer_note
 from lab.papers import read_table
-from lab.publish.plots import Curve, plot_curves
+from lab.publish.plots import GREY, Curve, plot_curves
 from lab.publish.tables import (
     Extras,
     Section,
@@ -55,8 +55,11 @@ def draw_curves(section: Section, source: str, path: Path) -> None:
     for name, points in curves_of(section).items():
         x, y = zip(*means(points), strict=True)
         curves[name] = Curve(ENCODERS[name].label, ENCODERS[name].color, x, y)
+    last = max(curve.x[-1] for curve in curves.values())
+    level = shown[0]["found"]["valid"]["unigram_bits"]
+    frequencies = Curve("token frequencies", GREY, (0, last), (level, level), ":")
     panels = [
-        (title.strip(), "updates", "bits per masked token, train", [curves[name] for name in names])
+        (title.strip(), "updates", "bits per masked token, train", [*map(curves.get, names), frequencies])
         for title, names in groups(list(curves), ENCODER_PANELS).items()
     ]
     note = note_of_seed(shown)

@@ -28,6 +28,7 @@ from lab.store import Record
 RANGE = (2.0, 2.2)
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
 AUTHORS_FORM, AUTHORS = "lln_diag_authors", 0.5  # the share of white in its colour
+ONE_RATE = 0.35  # the share of white in the colour of exponents whose learning rate was not tuned
 SAME = {"t1": "transnormer_t1", "t2": "transnormer_t2", AUTHORS_FORM: LLN}
 """The mechanisms whose colours choices with other names share."""
 
@@ -145,21 +146,32 @@ def bounds(record: Record) -> list[Curve]:
 
 def draw_fixed(section: Section, source: str, path: Path) -> None:
     """Median and range of accuracy by fixed alpha = beta, beside moment matching (Figure 10a)."""
-    accuracy = {
-        name: [record["found"]["accuracy"] for record in group]
-        for name, group in by_method(section, section.records).items()
-    }
-    look = ATTENTIONS[LLN]
-    x, names = zip(*fixed_exponents(section), strict=True)
-    curves = [banded(f"{look.label}, fixed", look.color, x, [accuracy[name] for name in names])]
-    if LLN in accuracy:
-        ends = (x[0], x[-1])
-        curves.append(banded("matched", tint(look.color, AUTHORS), ends, [accuracy[LLN]] * 2, "--"))
+    methods, look, fixed = by_method(section, section.records), ATTENTIONS[LLN], fixed_exponents(section)
+    curves, notes = [], []
+    parts = grouped(fixed, lambda pair: "tuned" in methods[pair[1]][0])
+    for tuned, pairs in sorted(parts.items()):
+        x, names = zip(*pairs, strict=True)
+        label, color = f"{look.label}, fixed", look.color
+        if len(parts) > 1:
+            label = f"fixed, {'each its best rate' if tuned else 'one rate for all'}"
+            color = color if tuned else tint(color, ONE_RATE)
+        curves.append(banded(label, color, x, [accuracies_of(methods[name]) for name in names]))
+        notes.append(f"{label}: {over_seeds([one for name in names for one in methods[name]])}")
+    if LLN in methods:
+        ends = (fixed[0][0], fixed[-1][0])
+        values = [accuracies_of(methods[LLN])] * 2
+        curves.append(banded("matched", tint(look.color, AUTHORS), ends, values, "--"))
+        notes.append(f"matched: {over_seeds(methods[LLN])}")
     split = section.records[0]["found"]["split"]
     panels: list[Panel] = [("", "α = β", f"right on {split}, %", curves)]
     asks = "Does accuracy fall for fixed exponents below 2, and only there, as in Figure 10a?"
-    note = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
+    note = f"Accuracy, {'; '.join(notes)}; {drawn_from(section.records)}"
     plot_curves(path, panels, asks=asks, note=note, log=False, source=source)
+
+
+def accuracies_of(records: Sequence[Record]) -> list[float]:
+    """The accuracy of each record, in percent."""
+    return [record["found"]["accuracy"] for record in records]
 
 
 def banded(

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.methods import LANGUAGE_MODELS, label_of
 from lab.papers import read_table
-from lab.publish.plots import Curve, colors_of, plot_curves, tint
+from lab.publish.plots import GREY, Curve, colors_of, plot_curves, tint
 from lab.publish.tables import Extras, Section, grouped, markdown_table, note_of_seed, of_first_seed, where
 from lab.run.recipe import given_settings
 from lab.store import Record
@@ -88,7 +88,7 @@ MIB = 2**20
 READINGS = {"read apart": "apart", "read with state": "carried"}
 APART = 0.5
 """The share of white in the colours of models that were trained without carried state."""
-ASKS = "Do models trained with carried state predict later text better than those trained apart (pale)?"
+ASKS = "Read with carried state, are models better that were trained with it, or those trained apart (pale)?"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -138,7 +138,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     panels = []
     for title, (unit, key, size) in measures.items():
         curve = Curve(label, color, ends, [bucket[key] / size for bucket in buckets])
-        panels.append((title, "position, tokens", unit, [curve]))
+        panels.append((title, "position up to, tokens", unit, [curve]))
     asks = "Read with carried state, do perplexity, speed and memory stay the same at later positions?"
     plot_curves(path, panels, asks=asks, note=f"float32; {where(result['environment'])}. {caption(result)}")
 
@@ -187,8 +187,12 @@ def draw_positions(section: Section, source: str, path: Path) -> None:
     """Perplexity by position with carried state, a panel per segment: the first seed."""
     shown, panels = of_first_seed(section.records), []
     colors = colors_of(list(dict.fromkeys((record["cell"]["model"],) for record in shown)))
-    for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
+    groups = grouped(shown, lambda one: one["cell"]["segment"])
+    for segment in filter(groups.get, section.choices["segment"]):
+        group = groups[segment]
         curves = [_curve(record, colors[record["cell"]["model"],]) for record in group]
+        ends, level = curves[0].x, group[0]["found"]["unigram_perplexity"]
+        curves.append(Curve("token frequencies", GREY, ends, [level] * len(ends), ":"))
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
     plot_curves(path, panels, asks=ASKS, note=note_of_seed(shown), source=source)
 

@@ -9,7 +9,7 @@ from lab.publish.plots import GREY, Point, plot_points
 from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
 from lab.store import Record
 
-ASKS = "Do attentions with a larger state recall more pairs of key and value?"
+ASKS = "Which attentions have learned to recall pairs of key and value, and how large is their state?"
 
 
 def draw_state(section: Section, source: str, path: Path) -> None:

@@ -71,7 +71,7 @@ from lab.verdicts import NOT_RUN
 PAGE = "README.md"
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Lines of the prose of a page."""
-LOOK = 2
+LOOK = 3
 """Version of the pictures' look; a higher number redraws all of them."""
 SECONDS_TO_WRITE = 60
 """How long to wait for another process that publishes into the folder."""
@@ -529,7 +529,7 @@ def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> Non
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
-    from lab.publish.plots import Curve, colors_of, plot_curves  # loads matplotlib: half a second
+    from lab.publish.plots import GREY, Curve, colors_of, plot_curves  # loads matplotlib: half a second
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
     title, panels = ", ".join(next(iter(groups_of(study, records)))), []
@@ -543,9 +543,21 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]
                 curves.append(Curve(spec.label(key), colors[key], x, y))
+        ends = (0, max((curve.x[-1] for curve in curves), default=0))
+        levels = levels_of(study, shown[0]).items()
+        curves += [Curve(name, GREY, ends, (level, level), ":") for name, level in levels]
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     asks, note = study.plot.get("asks") or study.asks or study.about, note_of_seed(shown)
     plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
+
+
+def levels_of(study: Study, record: Record) -> dict[str, float]:
+    """The figure that the plot names, of each baseline that has it."""
+    if not (figure := study.plot.get("baseline")):
+        return {}
+    read = parse_expression(figure, "plot: baseline")
+    levels = {one.name: read(one.as_record(record)) for one in study.baselines}
+    return {name: level for name, level in levels.items() if level is not None}
 
 
 def seconds_per_update(record: Record) -> float:
