@@ -377,6 +377,8 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
     choices = tuple(axis.choice(named[key]) for key, axis in study.axes.items())
     run = Cell(Plan(study, RUNS / name), choices, 0)
+    if run.is_tuned:
+        raise UserError(f"start: the study {name} tunes {run.tuned_axis}; start from a study without tune")
     return replace(run, seed=run.first_seed)
 
 

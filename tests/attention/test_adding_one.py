@@ -67,9 +67,8 @@ def test_a_new_attention_is_everywhere_after_three_files(tmp_path):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "user_dir" / "attention" / "mean.py").write_text(FILE, encoding="utf-8")
     replace(tmp_path / "conventions" / "mechanisms.py", "    # Encoders only", ROW + "    # Encoders only")
-    replace(
-        tmp_path / "configs" / "studies" / "copy.yaml", "    elu: {", "    mean: {plan: mean}\n    elu: {"
-    )
+    line = "  method:\n"
+    replace(tmp_path / "configs" / "studies" / "copy.yaml", line, f"{line}    mean: {{plan: mean}}\n")
     command = [sys.executable, "-c", CHECK]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

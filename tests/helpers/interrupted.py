@@ -1,6 +1,6 @@
-"""`fairseq-train` that gets Ctrl-C in one of its updates.
+"""`fairseq-train` that gets a signal, such as SIGINT for Ctrl-C, in one of its updates.
 
-    python -m tests.helpers.interrupted UPDATE TIMES ARGUMENTS...
+    python -m tests.helpers.interrupted SIGNAL UPDATE TIMES ARGUMENTS...
 
 Update 0 means before the first one, while the trainer looks for a checkpoint.
 """
@@ -14,7 +14,7 @@ from fairseq_cli import train
 
 
 def main() -> None:
-    update, times = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+    sent, update, times = (int(sys.argv.pop(1)) for _ in range(3))
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(name, due):
@@ -23,7 +23,7 @@ def main() -> None:
         def call(self, *args, **kwargs):
             if due(self):
                 for _ in range(times):
-                    os.kill(os.getpid(), signal.SIGINT)
+                    os.kill(os.getpid(), sent)
             return method(self, *args, **kwargs)
 
         setattr(Trainer, name, call)

@@ -59,7 +59,7 @@ model: {_name: vit, patch_size: 2, encoder_attention: "softmax,linformer", linfo
   encoder_layers: 2, encoder_embed_dim: 8, encoder_attention_heads: 2, encoder_ffn_embed_dim: 16}
 """,
 }
-UPDATES = {"masked_lm": 40, "lra_skyformer": 20, "pixels": 80, "image_classification": 12}
+UPDATES = {"masked_lm": 40, "lra_skyformer": 20, "pixels": 80, "image_classification": 40}
 DATA: dict[str, Callable[[Path], Path]] = {
     "lra_skyformer": write_lra,
     "lra_state_space": lambda folder: write_lra(folder, pipeline="state-space"),

@@ -1,5 +1,6 @@
 """Fixtures: a tiny corpus, an experiment on it, a model trained by it, and commands run in-process."""
 
+import fcntl
 import json
 import os
 import re
@@ -7,11 +8,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from conventions import OWN_ATTENTIONS
+from conventions import LOCK, OWN_ATTENTIONS
 from tests.helpers import commands, encoders, forked
 from tests.helpers.commands import Command
 from tests.helpers.logs import wait_for
@@ -111,6 +113,8 @@ def kill(root) -> Callable[..., None]:
         wait_for(sign, log, killed.process.is_alive)
         os.killpg(killed.process.pid, signal.SIGKILL)
         assert killed.wait().returncode == -signal.SIGKILL
+        with suppress(FileNotFoundError), (log.parent / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the training that it started has ended, too
         log.unlink()
 
     return run

@@ -1,5 +1,6 @@
 """Runs of the real fairseq commands in separate processes."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -67,6 +68,12 @@ class Commands:
         """Standard output and error of a finished command."""
         done = forked.run(command, check=True)
         return done.stdout + done.stderr
+
+
+def signalled(command: list[str], sent: signal.Signals, update: int, times: int = 1) -> list[str]:
+    """The training command that gets a signal in its `update`."""
+    python, option, _, *arguments = command
+    return [python, option, "tests.helpers.interrupted", *map(str, (int(sent), update, times)), *arguments]
 
 
 def train_in_two_processes(command: list[str]) -> None:

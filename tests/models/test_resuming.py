@@ -1,6 +1,7 @@
 """Where training resumes: refused checkpoints, finished runs, and runs after Ctrl-C."""
 
 import fcntl
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from conventions import LOCK
 from tests.helpers import forked
 from tests.helpers.cases import exhaustive
 from tests.helpers.logs import losses
-from tests.models.conftest import run_in_two_processes, train_in_two_processes
+from tests.models.conftest import run_in_two_processes, signalled, train_in_two_processes
 from user_dir.fairseq_patches.data import groups_left, keep_place_in_epoch, place_in_epoch
 
 T2 = ("--arch", "transnormer_t2")
@@ -136,8 +137,7 @@ def test_a_finished_run_in_two_processes(commands, tmp_path):
 
 def interrupt(command: list[str], update: int, times: int = 1) -> list[str]:
     """The training command with Ctrl-C in its `update`."""
-    python, option, _, *arguments = command
-    return [python, option, "tests.helpers.interrupted", str(update), str(times), *arguments]
+    return signalled(command, signal.SIGINT, update, times)
 
 
 def saved_updates(folder) -> int:

@@ -49,7 +49,7 @@ def test_interrupted_run_leaves_nothing_and_a_second_one_succeeds(start, call, s
     process = start(*as_wikitext2(small_corpus, dest))
     wait_for_line(process, "train:")
     process.send_signal(stop)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=300)
     assert "Traceback" not in errors
     assert not dest.parent.exists()
     if stop == signal.SIGTERM:

@@ -59,7 +59,7 @@ encoded = encode_all(Encoder(), texts, 2)
 next(encoded)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert result.returncode == -9, result.stderr
 
 

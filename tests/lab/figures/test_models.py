@@ -194,7 +194,7 @@ def test_language_models(language_model, call, tmp_path, corpus):
     words = ("--data", corpus, "--sequences", 2, "--out", tmp_path)
     call(analyse, "training", language_model, *words)
     found = record(tmp_path, "training", "softmax")
-    assert found["panels"][1]["y_label"] == "H over log2 of what is visible"
+    assert found["panels"][1]["y_label"] == "H over log2 of the prefix's length"
     start, *moves = found["checks"]
     assert "of what is visible" in start["expected"], start
     # A causal gap says nothing.

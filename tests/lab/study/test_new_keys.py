@@ -78,6 +78,12 @@ def test_a_start_without_the_axes_of_its_study(own_cells):
         cell.fingerprint()
 
 
+def test_a_start_is_not_tuned(own_cells):
+    (cell, *_) = own_cells(start="lm_tuned", axes={**KEYS["axes"], "method": {"transformer_lm": {}}})
+    with pytest.raises(UserError, match="start: the study lm_tuned tunes lr"):
+        cell.fingerprint()
+
+
 def test_settings_of_every_cell_may_be_below_yaml(own_cells):
     (cell, *_) = own_cells(settings={"yaml": {"model": {"decoder_layers": 1}}})
     assert cell.experiment.get("model", "decoder_layers") == 1 and "--yaml" not in cell.own_flags()

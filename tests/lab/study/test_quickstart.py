@@ -41,6 +41,7 @@ def interrupt(out: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # a GPU may finish before the signal
         preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     )
     log = out / "transnormer_t1" / "seed1" / "train.log"
