@@ -31,7 +31,7 @@ from lab.methods import ANALYSED
 from lab.papers import read_table, statement
 from lab.publish.tables import grouped
 from lab.run.checkpoint import Checkpoint, check_reads_text
-from lab.verdicts import UNDECIDED, Bound, Seeds, Values, judge_pair, withheld
+from lab.verdicts import NOT_COMPARABLE, Bound, Seeds, Values, judge_pair, withheld
 from user_dir.analysis import relative_deviation
 from user_dir.analysis.capture import attentions
 
@@ -178,7 +178,7 @@ def _check_follows(figure: Figure, found: dict[str, list[LoggedRun]]) -> None:
         figure.claim(
             "LLN's perplexity per token follows that of softmax",
             f"within {FOLLOWS:.0%}, our margin",
-            withheld(verdict, UNDECIDED, UNTUNED),
+            withheld(verdict, NOT_COMPARABLE, UNTUNED),
         )
 
 
@@ -338,5 +338,5 @@ def _check_edge(figure: Figure, losses: Mapping[float, Seeds]) -> None:
         figure.claim(
             f"loss is higher for α = β below {edge:g} than from there on",
             "accuracy drops there (paper, ViT)",
-            withheld(judge_pair(below, above, Bound("at_least", 0), ratio=False), UNDECIDED, UNTUNED),
+            withheld(judge_pair(below, above, Bound("at_least", 0), ratio=False), NOT_COMPARABLE, UNTUNED),
         )

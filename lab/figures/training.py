@@ -161,7 +161,9 @@ def _check_moves(figure: Figure, points: list[Point], shown: Sequence[str]) -> N
         moved = sum(after > before if word == "rises" else after < before for before, after in means)
         name, found = MEASURES[key][0].lower(), f"in {moved} of {len(means)}"
         if means:
-            figure.check(f"{name} {word} in training", "in most layers", found, 2 * moved > len(means))
+            figure.check(
+                f"{name} {word} in training", "in most layers, our bound", found, 2 * moved > len(means)
+            )
 
 
 def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, length: int) -> None:
@@ -178,7 +180,10 @@ def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, lengt
         low = min(whole) / most
         which = "" if len(whole) == len(entropies) else ", layers without blocks"
         figure.check(
-            f"H before training{which}", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98
+            f"H before training{which}",
+            f"within 2 % of {near}, our margin",
+            f"from {low:.1%} of it",
+            low > 0.98,
         )
 
 

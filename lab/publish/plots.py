@@ -313,12 +313,21 @@ def _plain(value: float, _position: int = 0) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
+def _apart(places: Sequence[float], gap: float) -> list[float]:
+    """Those of ascending `places` whose logarithms are at least `gap` apart."""
+    kept = list(places[:1])
+    for place in places[1:]:
+        if math.log(place / kept[-1]) >= gap:
+            kept.append(place)
+    return kept
+
+
 def _log_axes(axis: Axes, curves: list[Curve], alike: list[Curve]) -> None:
     """`alike`: the curves that share the range of the y axis."""
     axis.set_xscale("log")
     axis.set_yscale("log")
     places = sorted({x for curve in curves for x in curve.x})
-    places = places[:: math.ceil(len(places) / MOST_TICKS)]
+    places = _apart(places, math.log(places[-1] / places[0]) / MOST_TICKS)
     axis.set_xticks(places, [_plain(x) for x in places], rotation=30 if len(places) > 4 else 0)
     axis.xaxis.set_minor_locator(NullLocator())
     values = [y for curve in alike for y in curve.y]

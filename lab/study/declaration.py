@@ -170,6 +170,7 @@ class PlotKeys(Keys):
     ] = ()
     y: Text = ""
     factor: Number = 1.0
+    log: bool = False
     baseline: Text = ""
 
 
@@ -581,7 +582,8 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     """The key `plot`: which curves of the first seed are drawn, by what, the unit and its factor.
 
     `asks` is the question that the picture answers; `methods` names the method of which a row is a variant,
-    whose colour it has; `baseline` the figure of the baselines that are drawn as horizontal lines.
+    whose colour it has; `baseline` the figure of the baselines that are drawn as horizontal lines; `log` asks
+    for logarithmic axes.
     """
     if not given:
         return {}

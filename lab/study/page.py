@@ -548,7 +548,8 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
         curves += [Curve(name, GREY, ends, (level, level), ":") for name, level in levels]
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     asks, note = study.plot.get("asks") or study.asks or study.about, note_of_seed(shown)
-    plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
+    log = study.plot.get("log", False)
+    plot_curves(path, panels, asks=asks, note=note, log=log, markers=False, source=source)
 
 
 def levels_of(study: Study, record: Record) -> dict[str, float]:
