@@ -183,7 +183,7 @@ def _few_labels(one: Axis) -> None:
     """Powers of ten, or 1, 2 and 5 times them where there are few."""
     one.set_minor_formatter(NullFormatter())
     low, high = one.get_view_interval()
-    if high < 50 * low:
+    if high < 500 * low:
         one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
