@@ -8,7 +8,7 @@ from typing import Any
 from lab.glue_tasks import TASKS
 from lab.methods import ENCODER_PANELS, ENCODERS, groups, label_of, performer_note
 from lab.papers import read_table
-from lab.publish.plots import GREY, Curve, plot_curves
+from lab.publish.plots import Curve, level_line, plot_curves
 from lab.publish.tables import (
     Extras,
     Section,
@@ -57,7 +57,7 @@ def draw_curves(section: Section, source: str, path: Path) -> None:
         curves[name] = Curve(ENCODERS[name].label, ENCODERS[name].color, x, y)
     last = max(curve.x[-1] for curve in curves.values())
     level = shown[0]["found"]["valid"]["unigram_bits"]
-    frequencies = Curve("token frequencies", GREY, (0, last), (level, level), ":")
+    frequencies = level_line("token frequencies", (0, last), level)
     panels = [
         (title.strip(), "updates", "bits per masked token, train", [*map(curves.get, names), frequencies])
         for title, names in groups(list(curves), ENCODER_PANELS).items()

@@ -10,7 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lab.methods import ATTENTIONS
-from lab.publish.plots import GREY, LAST_OF_SCALE, Curve, Panel, on_scale, plot_curves, save_figure, tint
+from lab.publish.plots import (
+    GREY,
+    LAST_OF_SCALE,
+    Curve,
+    Panel,
+    level_line,
+    on_scale,
+    plot_curves,
+    save_figure,
+    tint,
+)
 from lab.publish.tables import (
     Extras,
     Section,
@@ -141,7 +151,7 @@ def exponent_curves(record: Record, exponent: str) -> list[Curve]:
 def bounds(record: Record) -> list[Curve]:
     """The ends of the paper's range, as lines across the panel."""
     ends = (0, record["training"]["updates"])
-    return [Curve(f"paper: {value:g}", GREY, ends, (value, value), ":") for value in RANGE]
+    return [level_line(f"paper: {value:g}", ends, value) for value in RANGE]
 
 
 def draw_fixed(section: Section, source: str, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.methods import LANGUAGE_MODELS, label_of
 from lab.papers import read_table
-from lab.publish.plots import GREY, Curve, colors_of, plot_curves, tint
+from lab.publish.plots import Curve, colors_of, level_line, plot_curves, tint
 from lab.publish.tables import Extras, Section, grouped, markdown_table, note_of_seed, of_first_seed, where
 from lab.run.recipe import given_settings
 from lab.store import Record
@@ -191,8 +191,8 @@ def draw_positions(section: Section, source: str, path: Path) -> None:
     for segment in filter(groups.get, section.choices["segment"]):
         group = groups[segment]
         curves = [_curve(record, colors[record["cell"]["model"],]) for record in group]
-        ends, level = curves[0].x, group[0]["found"]["unigram_perplexity"]
-        curves.append(Curve("token frequencies", GREY, ends, [level] * len(ends), ":"))
+        ends, level = (curves[0].x[0], curves[0].x[-1]), group[0]["found"]["unigram_perplexity"]
+        curves.append(level_line("token frequencies", ends, level))
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
     plot_curves(path, panels, asks=ASKS, note=note_of_seed(shown), source=source)
 

@@ -63,6 +63,11 @@ class Curve:
     high: Sequence[float] = ()
 
 
+def level_line(label: str, ends: tuple[float, float], level: float) -> Curve:
+    """A grey horizontal line between two places of the x axis, for what is not a method."""
+    return Curve(label, GREY, ends, (level, level), ":")
+
+
 @dataclass(frozen=True)
 class Point:
     """A method at a point; `span` has the ends of a vertical line through it, if it has one."""

@@ -370,7 +370,7 @@ def _composed(config: Path, changed: int) -> Experiment:
 def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     """The first seed of a study's cell matching `values`; extra axes are ignored.
 
-    Raises UserError for a missing one.
+    Raises UserError for a missing one, and for one whose setting is tuned: what was chosen is not known here.
     """
     study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:

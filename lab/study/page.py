@@ -529,12 +529,13 @@ def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> Non
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
-    from lab.publish.plots import GREY, Curve, colors_of, plot_curves  # loads matplotlib: half a second
+    from lab.publish.plots import Curve, colors_of, level_line, plot_curves  # loads matplotlib: half a second
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
     title, panels = ", ".join(next(iter(groups_of(study, records)))), []
     rows = spec.rows_of(shown)
     colors = colors_of(list(rows), study.plot.get("methods"))
+    levels = levels_of(study, shown[0])
     for by in plotted_by(study.plot):
         curves = []
         for key, [record, *_] in rows.items():
@@ -543,9 +544,9 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]
                 curves.append(Curve(spec.label(key), colors[key], x, y))
-        ends = (0, max((curve.x[-1] for curve in curves), default=0))
-        levels = levels_of(study, shown[0]).items()
-        curves += [Curve(name, GREY, ends, (level, level), ":") for name, level in levels]
+        if curves:  # not from 0 on, which a logarithmic axis lacks
+            ends = min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
+            curves += [level_line(name, ends, level) for name, level in levels.items()]
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     asks, note = study.plot.get("asks") or study.asks or study.about, note_of_seed(shown)
     log = study.plot.get("log", False)

@@ -93,7 +93,7 @@ def test_killed_at_random(training, tmp_path, study, words, seed, record_propert
     """A run that ends before it is killed begins again and is killed earlier."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run(training, words, whole) == 0
-    record, *_ = whole.rglob("seed*.json")
+    [record] = whole.rglob("seed*.json")
     chance, times = random.Random(seed), 0
     for fault in longer(*moments(record.name).values(), fast=2):
         latest = LATEST_US
@@ -119,7 +119,7 @@ def test_killed(training, tmp_path, study, words, record_property):
     """One kill after another in one folder, then left alone."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run(training, words, whole) == 0
-    record, *_ = whole.rglob("seed*.json")
+    [record] = whole.rglob("seed*.json")
     kills = moments(record.name)
     if ROUNDS == 1 and study != "copy":  # the rest is the runner's, and the same for all studies
         kills = {"evaluation": kills["evaluation"]}

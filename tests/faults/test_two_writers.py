@@ -40,4 +40,4 @@ def test_second_study_is_refused(training, tmp_path):
     command, _, flags = STUDY.partition(" -- ")
     words = [*command.split(), "--out", str(tmp_path), "--", *flags.split()]
     assert refused(training, words, "[1/1]").endswith("--out")
-    assert list(tmp_path.rglob("seed1.json"))
+    assert len(list(tmp_path.rglob("seed1.json"))) == 1

@@ -1,6 +1,7 @@
 """Tables are made from the measured results and the papers' tables, and from nothing else."""
 
 import re
+from operator import le
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,8 @@ def test_the_first_figures_of_the_readme_are_those_of_the_records():
         in readme
     )
     assert f"takes {ours[0]:.2f} ms per token at positions 10 and 100,000" in readme
-    assert f"{ours[0]:.2f}" == f"{ours[-1]:.2f}" and ours[0] < 1.1 * vanilla[0]
+    assert f"{ours[0]:.2f}" == f"{ours[-1]:.2f}"
+    assert ours[0] < 1.1 * vanilla[0] and all(map(le, ours[1:], vanilla[1:]))
     ours, vanilla = (medians(page, "Seconds per training step", name) for name in models)
     assert f"is {ours[-1] / ours[1]:.1f} times as long at 16,384 tokens as at 1,024 " in readme
     ours, vanilla = (medians(page, "Peak memory of a training step", name) for name in models)

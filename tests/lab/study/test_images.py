@@ -67,7 +67,7 @@ def test_frequencies_are_a_baseline_and_claims_are_of_their_images():
     records = [
         record(name, seed, bits) for name, bits in (("softmax", 1.9), ("linear", 2.3)) for seed in (1, 2, 3)
     ]
-    (claim, verdict), *_ = verdicts(STUDY, records)
+    [(claim, verdict)] = verdicts(STUDY, records)
     assert claim.where == "Table 1" and verdict.outcome == "not comparable" and "1+elu" in verdict.effect
     of_cifar = verdicts(STUDY, [record("linear", preset="cifar10")])
     assert {claim.where for claim, _ in of_cifar} == {"Table 2"}
