@@ -58,10 +58,13 @@ def train(plan: RunPlan, held: Sequence[int] = ()) -> None:
     data = plan.data.folder if plan.data is not None else None
     read = convert_namespace_to_omegaconf(plan.read)
     start = take_up(folder, data, read, plan.allow_changed, plan.fresh)
-    if is_finished(start, plan.last_update):
+    finished = is_finished(start, plan.last_update)
+    if start and not (finished and start.path.name == BEST):  # the only one that a finished run may have kept
+        complete_save(start)
+    if finished:
         return
     if start:
-        complete_save(start)
+        print(f"resuming from {start.path.name} (update {start.updates:,})", flush=True)
         restore = option(arguments, "--restore-file")
         if restore not in (None, LAST) and Path(restore).absolute().parent != folder.path:
             # Where the run began, perhaps with the weights alone; by now it has its own checkpoint.
@@ -105,7 +108,6 @@ def complete_save(saved: Checkpoint) -> None:
     folder = saved.path.parent
     for half in folder.glob(HALF):
         remove_if_left(half)
-    print(f"resuming from {saved.path.name} (update {saved.updates:,})", flush=True)
     if saved.path.name != LAST:
         copy_durably(saved.path, folder / LAST)
         best = read_whole(folder / BEST) if saved.is_best else None

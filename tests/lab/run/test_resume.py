@@ -11,7 +11,7 @@ import torch
 
 from lab.errors import UserError, explain
 from lab.files import run_lock, write_json
-from lab.run.checkpoint import find_resume_point, newest_whole
+from lab.run.checkpoint import find_resume_point, newest_whole, read_whole
 from lab.run.folder import RunFolder, move_aside
 from lab.run.train import complete_save, is_finished
 from tests.helpers.damages import DAMAGES
@@ -70,7 +70,7 @@ def test_a_folder_in_place_of_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(("score", "best"), [(0.5, 50), (0.7, 25)])
-def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
+def test_an_interrupted_save_is_completed(tmp_path, score, best):
     """Killed after the new checkpoint was renamed and before it was copied to last and best."""
     for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
         write(tmp_path / name, 25, score=0.6, best=0.6)
@@ -78,7 +78,6 @@ def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
     for name in ("last", "9_9"):
         (tmp_path / f".01234567.checkpoint_{name}.pt.tmp").write_bytes(b"half")
     complete_save(find_resume_point(tmp_path))
-    assert "resuming from checkpoint_1_50.pt (update 50)" in capsys.readouterr().out
     saved = {
         path.name: torch.load(path)["optimizer_history"][0]["num_updates"] for path in tmp_path.iterdir()
     }
@@ -125,6 +124,21 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
     assert done.startswith(f"done: {folder / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
     command = shlex.split(advice.partition(": ")[2])
     assert command == ["scripts/eval_ppl.sh", str(folder / "checkpoint_best.pt"), str(corpus)]
+
+
+def test_the_last_save_of_a_finished_run_is_completed(call, config, corpus, trained, tmp_path, capsys):
+    """Killed after the last checkpoint was renamed, before it was copied: what is measured is not older."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    last = folder / "checkpoint_last.pt"
+    shutil.copy(last, folder / "checkpoint_1_4.pt")
+    older = torch.load(last)
+    older["optimizer_history"][-1]["num_updates"] = 2
+    torch.save(older, last)
+    (folder / ".01234567.checkpoint_last.pt.tmp").write_bytes(b"half")
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
+    assert "checkpoint_1_4.pt has made 4 updates; nothing to do" in capsys.readouterr().out
+    assert read_whole(last).updates == 4 and not [*folder.glob(".*.tmp")]
 
 
 def test_a_run_is_finished_at_its_last_update(tmp_path):
