@@ -118,10 +118,10 @@ MEASURES = {
         "accuracy",
         (),
         ("recall",),
-        "parameters examples counted loss_nats accuracy exact state_numbers",
+        "parameters examples counted loss_nats accuracy exact by_pairs.* state_numbers",
         "measure_recall",
         extras="recall",
-        needs=("method", "load"),
+        needs=("method",),
     ),
 }
 """By the name in a study's YAML."""

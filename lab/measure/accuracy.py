@@ -241,24 +241,30 @@ def measure_copying(run: TrainedRun) -> dict[str, Any]:
 def recalling(
     model: FairseqLanguageModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
 ) -> dict[str, Any]:
-    """Loss in nats and accuracy of all questions of a split, and the share of rows without a mistake."""
+    """Loss in nats and accuracy of all questions of a split, and the share of rows without a mistake.
+
+    `by_pairs` has the accuracy on the rows of each number of pairs.
+    """
     model = model.to(device).eval()
-    pad, loss, counted, right, exact, rows = task.target_dictionary.pad(), 0.0, 0, 0, 0, 0
+    pad, loss, asked, missed = task.target_dictionary.pad(), 0.0, [], []
     for batch in batches_of(task, split, device, max_sentences=batch_size):
         target = batch["target"]
         logits = model(**batch["net_input"])[0].float()
         loss += float(F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="sum"))
-        wrong = logits.argmax(-1).ne(target) & target.ne(pad)
-        counted += batch["ntokens"]
-        right += batch["ntokens"] - int(wrong.sum())
-        exact += int((~wrong.any(1)).sum())
-        rows += len(target)
+        asked.append(target.ne(pad).sum(1).cpu())
+        missed.append((logits.argmax(-1).ne(target) & target.ne(pad)).sum(1).cpu())
+    questions, wrong = torch.cat(asked), torch.cat(missed)
+    counted = int(questions.sum())
+    groups = {pairs: questions.eq(pairs) for pairs in questions.unique().tolist()}
     return {
-        "examples": rows,
+        "examples": len(questions),
         "counted": counted,
         "loss_nats": loss / counted,
-        "accuracy": right / counted,
-        "exact": exact / rows,
+        "accuracy": 1 - int(wrong.sum()) / counted,
+        "exact": float(wrong.eq(0).double().mean()),
+        "by_pairs": {
+            str(pairs): 1 - int(wrong[of].sum()) / int(questions[of].sum()) for pairs, of in groups.items()
+        },
     }
 
 

@@ -14,7 +14,7 @@ KEYS, VALUES, FIRST = 20, 7, 4
 DICTIONARY = recall_dictionary(KEYS, VALUES)
 
 
-def rows(length=32, pairs=4, seed=1, split="train", count=64):
+def rows(length=32, pairs=(4,), seed=1, split="train", count=64):
     data = RecallDataset(DICTIONARY, KEYS, length, pairs, count, seed, split)
     return [
         (item["source"].tolist(), item["target"].tolist()) for item in map(data.__getitem__, range(count))
@@ -23,7 +23,7 @@ def rows(length=32, pairs=4, seed=1, split="train", count=64):
 
 @pytest.mark.parametrize(("length", "pairs"), [(4, 1), (5, 1), (32, 4), (33, 8), (80, 20)])
 def test_each_key_is_asked_for_once_and_its_value_is_the_target(length, pairs):
-    for source, target in rows(length, pairs):
+    for source, target in rows(length, [pairs]):
         keys, values = source[: 2 * pairs : 2], source[1 : 2 * pairs : 2]
         assert len(source) == len(target) == length
         assert len(set(keys)) == pairs and all(FIRST <= key < FIRST + KEYS for key in keys)
@@ -43,7 +43,7 @@ def test_rows_depend_on_seed_and_split():
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"recall_pairs": 17}, "--recall-pairs is 17; rows of 64 tokens and 256 keys have room for 16"),
+        ({"recall_pairs": "17"}, "--recall-pairs is 17; rows of 64 tokens and 256 keys have room for 16"),
         ({"recall_keys": 4}, "have room for 4"),
         ({"recall_values": 0}, "--recall-values is 0"),
     ],
@@ -66,7 +66,7 @@ class Knows(nn.Module):
 
 
 def test_answers_are_counted_by_question_and_by_row():
-    sizes = {"recall_keys": KEYS, "recall_values": VALUES, "recall_pairs": 2, "tokens_per_sample": 16}
+    sizes = {"recall_keys": KEYS, "recall_values": VALUES, "recall_pairs": "2", "tokens_per_sample": 16}
     task = RecallTask(RecallTaskConfig(**sizes, eval_samples=40, seed=1))
     task.load_dataset("test")
     unknown = sum(FIRST in task.dataset("test")[i]["source"][:4].tolist() for i in range(40))

@@ -17,7 +17,10 @@ from .whole_rows import WholeRowsTask
 class RecallTaskConfig(FairseqDataclass):
     """Configuration of `recall`."""
 
-    recall_pairs: int = field(default=8, metadata={"help": "pairs of key and value in a row"})
+    recall_pairs: str = field(
+        default="8",
+        metadata={"help": "pairs of key and value in a row; of several numbers (4,8,16) a row draws one"},
+    )
     recall_keys: int = field(default=256, metadata={"help": "different keys"})
     recall_values: int = field(default=256, metadata={"help": "different values"})
     tokens_per_sample: int = field(
@@ -31,21 +34,30 @@ class RecallTaskConfig(FairseqDataclass):
     seed: int = II("common.seed")
 
 
+def numbers_of_pairs(given: str) -> list[int]:
+    """The numbers in the value of --recall-pairs, such as 8 or 4,8,16; UserError for another."""
+    words = given.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--recall-pairs is {given}; it must be a number from 1, or several, such as 4,8,16")
+    return sorted({int(word) for word in words})
+
+
 @register_task("recall", dataclass=RecallTaskConfig)
 class RecallTask(WholeRowsTask):
     """Rows that are drawn on the fly; nothing is read.
 
     Raises:
-        UserError: for more pairs than fit or than there are keys, and for numbers below 1.
+        UserError: for more pairs than fit or than there are keys, and for anything but numbers from 1.
     """
 
     def __init__(self, cfg: RecallTaskConfig) -> None:
         super().__init__(cfg)
-        for name in ("recall_pairs", "recall_keys", "recall_values", "train_samples", "eval_samples"):
+        for name in ("recall_keys", "recall_values", "train_samples", "eval_samples"):
             if getattr(cfg, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(cfg, name)}; it must be 1 or more")
+        self.pairs = numbers_of_pairs(cfg.recall_pairs)
         most = min(most_pairs(cfg.tokens_per_sample), cfg.recall_keys)
-        if cfg.recall_pairs > most:
+        if max(self.pairs) > most:
             raise UserError(
                 f"--recall-pairs is {cfg.recall_pairs}; rows of {cfg.tokens_per_sample} tokens and "
                 f"{cfg.recall_keys} keys have room for {most}"
@@ -66,7 +78,7 @@ class RecallTask(WholeRowsTask):
             self.dictionary,
             self.cfg.recall_keys,
             self.cfg.tokens_per_sample,
-            self.cfg.recall_pairs,
+            self.pairs,
             samples,
             self.cfg.seed,
             split,

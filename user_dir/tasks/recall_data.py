@@ -1,5 +1,7 @@
 """Multi-query associative recall (MQAR, Arora et al. 2023, "Zoology"): pairs to remember, then questions."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from fairseq.data import Dictionary
@@ -25,6 +27,12 @@ def most_pairs(length: int) -> int:
     return length // 4
 
 
+def shares_of(places: int) -> np.ndarray:
+    """How probable each place behind the pairs is for a question, from the first to the last."""
+    shares = EARLY * np.arange(1, places + 1) ** (EARLY - 1)
+    return shares / shares.sum()
+
+
 class RecallDataset(DrawnDataset):
     """Rows `k1 v1 ... kP vP`, then each key once more, in any order, between random values.
 
@@ -36,28 +44,35 @@ class RecallDataset(DrawnDataset):
         dictionary: of `recall_dictionary`.
         keys: how many of its symbols are keys.
         length: N.
-        pairs: P, up to `most_pairs`.
+        pairs: the numbers P, each up to `most_pairs`; a row has one of them, drawn with equal probability.
         samples, seed, split: see `DrawnDataset`.
     """
 
     def __init__(
-        self, dictionary: Dictionary, keys: int, length: int, pairs: int, samples: int, seed: int, split: str
+        self,
+        dictionary: Dictionary,
+        keys: int,
+        length: int,
+        pairs: Sequence[int],
+        samples: int,
+        seed: int,
+        split: str,
     ) -> None:
         super().__init__(length, samples, dictionary.pad(), seed, split)
         self.first = dictionary.nspecial
         self.keys, self.values = keys, len(dictionary) - self.first - keys
         self.pairs = pairs
-        shares = EARLY * np.arange(1, (length - 2 * pairs) // 2 + 1) ** (EARLY - 1)
-        self.shares = shares / shares.sum()
+        self.shares = {number: shares_of((length - 2 * number) // 2) for number in pairs}
 
     def draw(self, generator: np.random.Generator) -> dict[str, Tensor]:
         """See `DrawnDataset.draw`."""
-        keys = self.first + generator.choice(self.keys, self.pairs, replace=False)
-        values = self.first + self.keys + generator.integers(0, self.values, self.pairs)
+        pairs = int(generator.choice(self.pairs))
+        keys = self.first + generator.choice(self.keys, pairs, replace=False)
+        values = self.first + self.keys + generator.integers(0, self.values, pairs)
         source = self.first + self.keys + generator.integers(0, self.values, self.length)
-        source[: 2 * self.pairs] = np.stack([keys, values], axis=1).ravel()
-        places = generator.choice(len(self.shares), self.pairs, replace=False, p=self.shares)
-        places = 2 * self.pairs + 2 * places
+        source[: 2 * pairs] = np.stack([keys, values], axis=1).ravel()
+        shares = self.shares[pairs]
+        places = 2 * pairs + 2 * generator.choice(len(shares), pairs, replace=False, p=shares)
         source[places] = keys
         target = np.full(self.length, self.pad)
         target[places] = values
