@@ -50,6 +50,7 @@ OF_OTHER_DEVICES = {
 }
 """Parts of the operator that a device does not run, or that nvcc does not compile."""
 ATTENTION = "user_dir/attention/"
+TASKS = "user_dir/tasks/"
 OF_OPTIONS = {"user_dir/models/attention_statistics.py", "user_dir/models/compiled.py"}
 """Parts of models that run only with an option that no benchmark gives."""
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -253,6 +254,14 @@ def unused_attentions(architectures: Iterable[str]) -> set[str]:
     return closure({*files.values()} - used, imports, ATTENTION) - closure(used, imports, ATTENTION)
 
 
+def unused_tasks(sources: Iterable[str], command: str, root: Path = ROOT) -> set[str]:
+    """The `sources` that are parts of tasks which a benchmark does not import."""
+    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARKS, root)
+    named = {name for one in scripts for name in re.findall(r"\buser_dir\.tasks\.(\w+)", read(root / one))}
+    used = closure({f"{TASKS}{name}.py" for name in named}, r"^from \.(\w+) import", TASKS, root)
+    return {path for path in sources if path.startswith(TASKS)} - used
+
+
 def closure(files: Collection[str], imports: str, folder: str, root: Path = ROOT) -> set[str]:
     """Files and what they import from a folder, directly or not."""
     found, todo = set(), [one for one in files if (root / one).is_file()]
@@ -303,7 +312,8 @@ def stale(record: Any) -> str:
             return f"Stale: measured at commit {one['commit']}, before records named their sources."
         command = one["command"]
         methods = measured_methods(command, settings.get("architectures", []))
-        differ |= {*changed(code, measured_sources(command), one["device"], methods)}
+        sources = changed(code, measured_sources(command), one["device"], methods)
+        differ |= {*sources} - unused_tasks(sources, command)
     if not differ:
         return ""
     folders = ", ".join(sorted({str(Path(path).parent) for path in differ}))

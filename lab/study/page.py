@@ -93,9 +93,20 @@ def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], 
 
 def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
     """The group of a cell with these choices."""
+    return tuple(str(cell[axis]) for axis in axes_of_groups(study))
+
+
+def axes_of_groups(study: Study) -> list[str]:
+    """The axes that are no rows."""
     rows = {axis for spec in study.tables for axis in spec.rows}
     rows |= {study.best.axis} if study.best else set()
-    return tuple(str(cell[axis]) for axis in study.axes if axis not in rows)
+    return [axis for axis in study.axes if axis not in rows]
+
+
+def title_of(study: Study, group: Sequence[str]) -> str:
+    """The labels of a group's choices."""
+    axes = (study.axes[axis] for axis in axes_of_groups(study))
+    return ", ".join(axis.choice(name).label for axis, name in zip(axes, group, strict=True))
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,7 @@ def write_group(
     study: Study, name: tuple[str, ...], records: Sequence[Record], pictures: Iterable[str] = ()
 ) -> str:
     """Tables, verdicts, pictures and notes of one group."""
-    heading = [f"## {', '.join(name)}"] if name else []
+    heading = [f"## {title_of(study, name)}"] if name else []
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
     extra = extras_of(study).tables(section_of(study, records))
     rows = [

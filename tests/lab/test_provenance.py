@@ -10,7 +10,14 @@ from lab.commands.costs import BY_VALUE, renewal
 from lab.commands.make_results import outdated, say_what_is_stale
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path, write_json
-from lab.provenance import changed, environment, measured_methods, measured_sources, portable_command
+from lab.provenance import (
+    changed,
+    environment,
+    measured_methods,
+    measured_sources,
+    portable_command,
+    unused_tasks,
+)
 from lab.publish.tables import markdown_table, spread
 
 
@@ -66,6 +73,21 @@ def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
     assert measured_methods(command, ["reformer-4"], tmp_path) == {"reformer"}
     assert changed(before, {**before, **dict.fromkeys(operator, "0")}, "nvcc") == operator[1:]
     assert changed(before, others, "cuda", ["of_someone"]) == sorted({*others} - {*before} | {operator[1]})
+
+
+def test_a_task_counts_where_a_benchmark_imports_it(tmp_path):
+    files = {
+        "benchmarks/image_cost.py": "from user_dir.tasks.pixels import PixelTask\n",
+        "user_dir/tasks/__init__.py": "from .copy import CopyTask\nfrom .pixels import PixelTask\n",
+        "user_dir/tasks/copy.py": "",
+        "user_dir/tasks/image_task.py": "",
+        "user_dir/tasks/pixels.py": "from .image_task import ImageTask\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    unused = unused_tasks([*files, "user_dir/tasks/removed.py"], "benchmarks/image_cost.py", tmp_path)
+    assert unused == {f"user_dir/tasks/{name}.py" for name in ("__init__", "copy", "removed")}
 
 
 def test_costs_of_other_sources_are_listed_and_their_pages_say_so(tmp_path):

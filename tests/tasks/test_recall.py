@@ -35,6 +35,11 @@ def test_each_key_is_asked_for_once_and_its_value_is_the_target(length, pairs):
         assert all(FIRST + KEYS <= symbol < len(DICTIONARY) for symbol in filling)
 
 
+def test_rows_draw_one_of_the_numbers_of_pairs():
+    asked = [sum(wanted != PAD for wanted in target) for _, target in rows(pairs=(1, 2, 8))]
+    assert set(asked) == {1, 2, 8}
+
+
 def test_rows_depend_on_seed_and_split():
     assert rows() == rows() != rows(seed=2)
     assert rows() != rows(split="valid") != rows(split="test") != rows()
@@ -44,6 +49,10 @@ def test_rows_depend_on_seed_and_split():
     ("given", "named"),
     [
         ({"recall_pairs": "17"}, "--recall-pairs is 17; rows of 64 tokens and 256 keys have room for 16"),
+        ({"recall_pairs": "4,17"}, "have room for 16"),
+        ({"recall_pairs": "4,0"}, "--recall-pairs is 4,0; it must be a number from 1, or several"),
+        ({"recall_pairs": "few"}, "--recall-pairs is few; it must be"),
+        ({"recall_pairs": ""}, "--recall-pairs is ; it must be"),
         ({"recall_keys": 4}, "have room for 4"),
         ({"recall_values": 0}, "--recall-values is 0"),
     ],
@@ -74,6 +83,22 @@ def test_answers_are_counted_by_question_and_by_row():
     found = recalling(Knows(), task, "test", 7, torch.device("cpu"))
     assert found["examples"] == 40 and found["counted"] == 80
     assert found["accuracy"] == 1 - unknown / 80 and found["exact"] == 1 - unknown / 40
+    assert found["by_pairs"] == {"2": found["accuracy"]}
+
+
+def test_answers_are_counted_by_the_number_of_pairs():
+    sizes = {"recall_keys": KEYS, "recall_values": VALUES, "recall_pairs": "1,4", "tokens_per_sample": 16}
+    task = RecallTask(RecallTaskConfig(**sizes, eval_samples=60, seed=1))
+    task.load_dataset("test")
+    asked, unknown = {1: 0, 4: 0}, {1: 0, 4: 0}
+    for row in map(task.dataset("test").__getitem__, range(60)):
+        pairs = int(row["target"].ne(PAD).sum())
+        asked[pairs] += pairs
+        unknown[pairs] += FIRST in row["source"][: 2 * pairs].tolist()
+    assert unknown[4] > 0
+    found = recalling(Knows(), task, "test", 7, torch.device("cpu"))
+    assert found["by_pairs"] == pytest.approx({str(p): 1 - unknown[p] / asked[p] for p in (1, 4)})
+    assert found["counted"] == sum(asked.values())
 
 
 def test_the_state_of_linear_attention_is_counted_and_constant():
