@@ -160,10 +160,11 @@ def caption(results: Results) -> str:
     """One paragraph: model size, batch, machine, versions, day."""
     settings = results["settings"]
     decoding = " in training, float32 in decoding" if settings.get("bf16") else ""
+    turns = "in turns, decoding on one thread" if settings["device"] == "cpu" else "in turns"
     return (
         f"{Size(**settings['size'])}; {precision(results)}{decoding}, embeddings tied, dropout 0.1; "
         f"{settings['tokens']:,} random tokens per batch whatever the length; forward, backward and "
-        "Adam; each architecture and length ran in its own processes, in turns. "
+        f"Adam; each architecture and length ran in its own processes, {turns}. "
         f"{measured_on(results)}"
     )
 
