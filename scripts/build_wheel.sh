@@ -47,8 +47,8 @@ step() {
 cd -- "$ROOT"
 export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-Common}
 step "Packing the sources" "$VENV_PYTHON" setup.py -q egg_info --egg-base "$part" sdist --dist-dir "$part"
-step "Building the kernels" "$VENV_PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir -v --wheel-dir "$part/built" \
-    "$part"/causal_linear_attention-*.tar.gz
+step "Building the kernels" "$VENV_PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir -v \
+    --wheel-dir "$part/built" "$part"/causal_linear_attention-*.tar.gz
 "$VENV_PYTHON" -c 'import sys, zipfile; exit("_cpu.so" not in str(zipfile.ZipFile(sys.argv[1]).namelist()))' \
     "$part"/built/*.whl || die "the wheel holds no kernels; see why in $log"
 
