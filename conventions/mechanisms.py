@@ -122,7 +122,7 @@ _ALL: Sequence[Mechanism] = (
         "gated unit, Toeplitz matrix",
         "O(N log N · e)",
         "grows",
-        Method("TNN", "#22BB00", "tnn_lm", "tnn", "", "TNN"),
+        Method("TNN", "#AACC00", "tnn_lm", "tnn", "", "TNN"),
     ),
     # With decays, causal only.
     Mechanism(
@@ -130,21 +130,21 @@ _ALL: Sequence[Mechanism] = (
         "RetNet: g = log(1 − 2^(−5−h)) in head h, rotary positions, gate",
         "O(N d e)",
         "d × e",
-        Method("RetNet", "#663300", "retnet_lm"),
+        Method("RetNet", "#55CCCC", "retnet_lm"),
     ),
     Mechanism(
         "lightning",
         "TransNormerLLM: g = −slope, ALiBi's, less in later layers; silu, gate",
         "O(N d²)",
         "d × d (2d × d in the first layer)",
-        Method("TransNormerLLM", "#DD00DD", "transnormerllm"),
+        Method("TransNormerLLM", "#DD99FF", "transnormerllm"),
     ),
     Mechanism(
         "gated",
         "gated linear attention: g = log σ(W x + b) / 16, gate",
         "O(N d e)",
         "d × e",
-        Method("GLA", "#E6004C", "gated_linear_lm"),
+        Method("GLA", "#FF0099", "gated_linear_lm"),
     ),
     # Encoders only.
     Mechanism(

@@ -37,7 +37,7 @@ ALLOCATOR_VARIABLES = (
 )
 OPERATOR = ("causal_linear_attention",)
 MODELS = ("attention", "criterions", "models", "modules", "optim")
-"""Parts of user_dir; another part counts where a benchmark imports it."""
+"""Parts of user_dir; another part counts where a benchmark imports it, of `TASKS` only what it imports."""
 PLANS = "conventions/plans.py"
 BENCHMARKS = "benchmarks/"
 IMPORTS = r"^from benchmarks(?: import |\.)(?!run\b|operator_report\b)(\w+)"
@@ -255,9 +255,16 @@ def unused_attentions(architectures: Iterable[str]) -> set[str]:
 
 
 def unused_tasks(sources: Iterable[str], command: str, root: Path = ROOT) -> set[str]:
-    """The `sources` that are parts of tasks which a benchmark does not import."""
+    """The `sources` that are parts of tasks which a benchmark does not import.
+
+    They are none where it imports the package itself, which has all tasks.
+    """
     scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARKS, root)
-    named = {name for one in scripts for name in re.findall(r"\buser_dir\.tasks\.(\w+)", read(root / one))}
+    named = {
+        name for one in scripts for name in re.findall(r"\buser_dir\.tasks\b(?:\.(\w+))?", read(root / one))
+    }
+    if "" in named:
+        return set()
     used = closure({f"{TASKS}{name}.py" for name in named}, r"^from \.(\w+) import", TASKS, root)
     return {path for path in sources if path.startswith(TASKS)} - used
 

@@ -23,7 +23,7 @@ from lab.publish import analysis
 from lab.publish.tables import MEASURED_ON, grouped, markdown_table, where
 from lab.store import STORE, stored
 from lab.study.declaration import our_studies, read_study, study_names
-from lab.study.page import groups_of, publish, shown_records
+from lab.study.page import groups_of, publish, shown_records, title_of
 from lab.study.schema import Record
 from lab.study.table import claimed_records, verdicts
 from lab.verdicts import NOT_RUN
@@ -184,7 +184,7 @@ def judged_claims(name: str) -> list[tuple[str, Judged]]:
     """The claims on which a study gives a verdict, each with its place in the papers."""
     study, found = read_study(name), []
     for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
-        page = f"[{', '.join([name, *group])}]({name}/README.md)"
+        page = f"[{', '.join(filter(None, [name, title_of(study, group)]))}]({name}/README.md)"
         for claim, one in verdicts(study, records):
             if one.outcome != NOT_RUN:
                 size = size_of(claimed_records(study, claim, records))

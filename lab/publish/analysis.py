@@ -105,7 +105,7 @@ def write_figure(path: Path) -> bool:
     if "bubbles" in record:
         points = [Point(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"]) for b in record["bubbles"]]
         labels = {key: record[key] for key in ("x_label", "y_label")}
-        plot_points(picture, {"": points}, asks=asks, note=note, **labels)
+        plot_points(picture, points, asks=asks, note=note, **labels)
         return True
     panels = record["panels"]
     columns = min(SIDE_BY_SIDE, len(panels))

@@ -70,13 +70,12 @@ def level_line(label: str, ends: tuple[float, float], level: float) -> Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """A method at a point; `span` has the ends of a vertical line through it, if it has one."""
+    """A method at a point."""
 
     label: str
     color: str
     x: float
     y: float
-    span: tuple[float, float] | None = None
 
 
 Panel = tuple[str, str, str, list[Curve]]
@@ -145,7 +144,7 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
 
 def plot_points(
     path: Path,
-    panels: Mapping[str, Sequence[Point]],
+    points: Sequence[Point],
     *,
     asks: str,
     x_label: str,
@@ -153,27 +152,21 @@ def plot_points(
     note: str,
     source: str = "",
 ) -> None:
-    """Write a PNG with a panel of named dots per title, x logarithmic; arguments as for `plot_curves`."""
-    width = 8.0 if len(panels) == 1 else 6.0 * len(panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(width, 5.6), squeeze=False, sharey=True)
-    for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
-        axis.set_title(title, loc="left", fontsize=12)
-        axis.set_xlabel(x_label)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(True, color="0.92")
-        axis.set_xscale("log")
-        axis.margins(0.15 if len(panels) == 1 else 0.25, 0.15)
-        for point in points:
-            axis.plot(point.x, point.y, "o", color=point.color, ms=6)
-            if point.span:
-                axis.vlines(point.x, *point.span, color=point.color, lw=1.5)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.xaxis.set_major_formatter(FuncFormatter(_plain))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    axes.flat[0].set_ylabel(y_label)
+    """Write a PNG of named dots, x logarithmic; arguments as for `plot_curves`."""
+    figure, axis = plt.subplots(figsize=(8.0, 5.6))
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, color="0.92")
+    axis.set_xscale("log")
+    axis.margins(0.15)
+    for point in points:
+        axis.plot(point.x, point.y, "o", color=point.color, ms=6)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axis.xaxis.set_minor_formatter(NullFormatter())
     frame_figure(figure, asks, note)
-    for axis, points in zip(axes.flat, panels.values(), strict=True):
-        label_points(axis, points)
+    label_points(axis, points)
     write_figure(figure, path, source)
 
 

@@ -8,34 +8,37 @@ from lab.publish.plots import GREY, Curve, plot_curves
 from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
 from lab.store import Record
 
-ASKS = "How many pairs of key and value does each attention recall, and with how large a state?"
+ASKS = "How many pairs does each attention recall, and with how large a state?"
+GUESSING = "naming any value of the row"
 
 
 def draw_pairs(section: Section, source: str, path: Path) -> None:
     """The share of answers against the number of pairs; each name is followed by the size of its state."""
-    note = f"Behind each name: numbers in the state of one row. {over_seeds(section.records).capitalize()}; "
+    drawn = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
+    note = f"Behind each name: numbers in the state of one row. {drawn}"
     panel = ("", "pairs in a row", "questions answered, %", curves_of(section))
-    note += drawn_from(section.records)
     plot_curves(path, [panel], asks=ASKS, note=note, log=False, source=source)
 
 
 def curves_of(section: Section) -> list[Curve]:
-    """Median and range over the seeds of each method, in the order of the YAML."""
+    """Median and range over the seeds of each method, in the order of the YAML, then guessing."""
     found = grouped(section.records, lambda record: record["cell"]["method"])
-    return [
-        curve_of(f"{choice.label}, {{:,.0f}}", NAMED[name].color if name in NAMED else GREY, found[name])
+    curves = [
+        curve_of(choice.label, NAMED[name].color if name in NAMED else GREY, found[name])
         for name, choice in section.choices["method"].items()
         if name in found
     ]
+    pairs = curves[0].x
+    return [*curves, Curve(GUESSING, GREY, pairs, [100 / number for number in pairs], ":")]
 
 
 def curve_of(label: str, color: str, records: list[Record]) -> Curve:
-    """One method's share of answers by pairs; `label` has a place for the numbers in its state."""
+    """One method's share of answers by the number of pairs."""
     pairs = sorted({int(number) for one in records for number in one["found"]["by_pairs"]})
     shares = [[100 * one["found"]["by_pairs"][str(number)] for one in records] for number in pairs]
     state = statistics.median(one["found"]["state_numbers"] for one in records)
-    low, high = (list(map(edge, shares)) for edge in (min, max))
-    return Curve(label.format(state), color, pairs, list(map(statistics.median, shares)), low=low, high=high)
+    low, middle, high = (list(map(of, shares)) for of in (min, statistics.median, max))
+    return Curve(f"{label}, {state:,.0f}", color, pairs, middle, low=low, high=high)
 
 
 EXTRAS = {"recall": Extras(pictures={"pairs": draw_pairs})}

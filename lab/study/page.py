@@ -71,7 +71,7 @@ from lab.verdicts import NOT_RUN
 PAGE = "README.md"
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
 """Lines of the prose of a page."""
-LOOK = 3
+LOOK = 4
 """Version of the pictures' look; a higher number redraws all of them."""
 SECONDS_TO_WRITE = 60
 """How long to wait for another process that publishes into the folder."""
@@ -97,7 +97,7 @@ def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def axes_of_groups(study: Study) -> list[str]:
-    """The axes that are no rows."""
+    """The axes that no table has as rows."""
     rows = {axis for spec in study.tables for axis in spec.rows}
     rows |= {study.best.axis} if study.best else set()
     return [axis for axis in study.axes if axis not in rows]
@@ -105,8 +105,9 @@ def axes_of_groups(study: Study) -> list[str]:
 
 def title_of(study: Study, group: Sequence[str]) -> str:
     """The labels of a group's choices."""
-    axes = (study.axes[axis] for axis in axes_of_groups(study))
-    return ", ".join(axis.choice(name).label for axis, name in zip(axes, group, strict=True))
+    choices = [study.axes[axis].choices for axis in axes_of_groups(study)]
+    labels = (of[name].label if name in of else name for of, name in zip(choices, group, strict=True))
+    return ", ".join(labels)
 
 
 @dataclass(frozen=True)
@@ -543,7 +544,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     from lab.publish.plots import Curve, colors_of, level_line, plot_curves  # loads matplotlib: half a second
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
-    title, panels = ", ".join(next(iter(groups_of(study, records)))), []
+    title, panels = title_of(study, next(iter(groups_of(study, records)))), []
     rows = spec.rows_of(shown)
     colors = colors_of(list(rows), study.plot.get("methods"))
     levels = levels_of(study, shown[0])

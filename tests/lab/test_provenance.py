@@ -16,6 +16,7 @@ from lab.provenance import (
     measured_methods,
     measured_sources,
     portable_command,
+    stale,
     unused_tasks,
 )
 from lab.publish.tables import markdown_table, spread
@@ -88,6 +89,18 @@ def test_a_task_counts_where_a_benchmark_imports_it(tmp_path):
         (tmp_path / name).write_text(text)
     unused = unused_tasks([*files, "user_dir/tasks/removed.py"], "benchmarks/image_cost.py", tmp_path)
     assert unused == {f"user_dir/tasks/{name}.py" for name in ("__init__", "copy", "removed")}
+    (tmp_path / "benchmarks/image_cost.py").write_text("from user_dir.tasks import PixelTask\n")
+    assert unused_tasks(files, "benchmarks/image_cost.py", tmp_path) == set()
+
+
+def test_a_cost_is_stale_where_a_task_that_its_benchmark_imports_has_changed():
+    now = environment("cpu") | {"command": "benchmarks/image_cost.py", "commit": "abc"}
+    code = measured_sources(now["command"])
+
+    def found(changed):
+        return stale({"sessions": [{**now, "code": {**code, f"user_dir/tasks/{changed}.py": "0"}}]})
+
+    assert found("recall") == "" and "sources in user_dir/tasks have changed" in found("pixels")
 
 
 def test_costs_of_other_sources_are_listed_and_their_pages_say_so(tmp_path):

@@ -19,7 +19,7 @@ class RecallTaskConfig(FairseqDataclass):
 
     recall_pairs: str = field(
         default="8",
-        metadata={"help": "pairs of key and value in a row; of several numbers (4,8,16) a row draws one"},
+        metadata={"help": "pairs of key and value in a row; with several numbers (4,8,16) a row draws one"},
     )
     recall_keys: int = field(default=256, metadata={"help": "different keys"})
     recall_values: int = field(default=256, metadata={"help": "different values"})

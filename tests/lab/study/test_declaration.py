@@ -24,6 +24,13 @@ PAPER = {"table": "lln_05_lra", "value": "text", "rows": ["Softmax"]}
 
 
 @pytest.mark.parametrize("name", study_names())
+def test_the_verdicts_of_an_answer_are_on_claims_of_the_study(name):
+    """An answer is filled in only once everything in it is measured."""
+    study = read_study(name)
+    assert {*re.findall(r'verdict\("([^"]+)"', study.answer)} <= {claim.says for claim in study.claims}
+
+
+@pytest.mark.parametrize("name", study_names())
 def test_every_study_has_cells_and_a_place_for_each(name):
     study = read_study(name)
     found = cells(study, seeds=study.seeds)

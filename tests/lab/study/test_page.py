@@ -126,6 +126,13 @@ def test_the_whole_page(study_file, tmp_path):
     assert [path.stat().st_mtime_ns for path in files] == before
 
 
+def test_the_heading_of_a_group_has_the_labels_of_its_choices(study_with):
+    """One that the study no longer declares has its name."""
+    for declared, heading in (({"tiny": {"label": "few updates"}}, "few updates"), ({"small": {}}, "tiny")):
+        study = study_with(axes={"preset": declared, "method": METHODS})
+        assert f"## {heading}\n" in write_page(study, RECORDS)
+
+
 ANSWER = """
 {{median("loss_nats", "elu", ".1f")}} is {{change("loss_nats", "elu", "softmax")}},
 {{points("loss_nats", "softmax", "elu")}}; {{ranked("loss_nats")[0]}} is first; linear is as good:

@@ -1,5 +1,6 @@
 """The page of associative recall: answers by the number of pairs, and the picture of them."""
 
+from lab.methods import NAMED
 from lab.publish import recall
 from lab.study.declaration import read_study
 from lab.study.page import pictures_of, section_of, write_page
@@ -13,14 +14,17 @@ SETTINGS = {
 }
 
 
-def records(of=lambda method: (0.5, 1_000)):
-    """Three seeds of every method; `of` gives the share answered of one pair and numbers in the state."""
+METHODS = list(STUDY.axes["method"].choices)
+
+
+def records():
+    """Three seeds of every method, each with its own share of answers and size of the state."""
     found = []
-    for method in STUDY.axes["method"].choices:
-        share, state = of(method)
+    for number, method in enumerate(METHODS):
+        share, state = 0.9 - number / 50, 1_000 * (1 + number)
         for seed in (1, 2, 3):
             cell = {"width": "64", "length": "n64", "method": method, "seed": seed}
-            by_pairs = {str(number): (share + seed / 1_000) / number for number in (1, 2, 4, 8, 16)}
+            by_pairs = {str(pairs): share - pairs / 50 + seed / 1_000 for pairs in (1, 2, 4, 8, 16)}
             values = {"accuracy": share + seed / 1_000, "by_pairs": by_pairs, "state_numbers": state}
             found.append(record_of(cell, {**values, "examples": 256}, settings=SETTINGS, study="recall"))
     return found
@@ -28,21 +32,31 @@ def records(of=lambda method: (0.5, 1_000)):
 
 def test_the_page_answers_when_its_methods_are_measured():
     page = " ".join(write_page(STUDY, records()).split())
-    assert "softmax attention answers 50.2 %" in page
-    assert "| softmax | 50.2 (50.1 to 50.3) | 25.1 |" in page
+    assert (
+        "| softmax | 88.2 (88.1 to 88.3) | 86.2 (86.1 to 86.3) |" in page and "## width 64, 64 tokens" in page
+    )
+    assert "| naming any value of the row | 100.0 | 50.0 | 25.0 | 12.5 | 6.2 | – |" in page
     assert "There is no answer yet" in write_page(STUDY, records()[:2])
 
 
+def test_a_row_that_only_names_some_value_has_learned_nothing():
+    guessing = {str(pairs): 1 / pairs for pairs in (1, 2, 4, 8, 16)}
+    [first, *others] = records()[::3]
+    page = write_page(STUDY, [{**first, "found": {**first["found"], "by_pairs": guessing}}, *others])
+    assert "| softmax\\* |" in page and "| TransNormer T1 |" in page
+
+
 def test_the_picture_has_a_curve_for_each_method_with_the_size_of_its_state(tmp_path):
-    found = records(lambda method: {"softmax": (0.9, 8_000)}.get(method, (0.5, 4_000)))
-    [picture] = pictures_of(STUDY, found, tmp_path)
+    [picture] = pictures_of(STUDY, records(), tmp_path)
     assert picture.path.name == "64-n64-pairs.png"
     picture.draw(picture.path)
     assert picture.is_current()
-    curves = recall.curves_of(section_of(STUDY, found))
+    *curves, guessing = recall.curves_of(section_of(STUDY, records()))
     labels = [choice.label for choice in STUDY.axes["method"].choices.values()]
     assert [curve.label.partition(", ")[0] for curve in curves] == labels
+    assert [curve.color for curve in curves] == [NAMED[name].color for name in METHODS]
     first = curves[0]
-    assert (first.label, list(first.x)) == ("softmax, 8,000", [1, 2, 4, 8, 16])
-    assert [round(y, 6) for y in first.y] == [90.2, 45.1, 22.55, 11.275, 5.6375]
-    assert (round(first.low[0], 6), round(first.high[0], 6)) == (90.1, 90.3)
+    assert (first.label, list(first.x)) == ("softmax, 1,000", [1, 2, 4, 8, 16])
+    assert [round(y, 6) for y in first.y] == [88.2, 86.2, 82.2, 74.2, 58.2]
+    assert (round(first.low[0], 6), round(first.high[0], 6)) == (88.1, 88.3)
+    assert list(guessing.y) == [100, 50, 25, 12.5, 6.25]
