@@ -37,6 +37,12 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
     assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
 
 
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
     """Without comments and docstrings, the driver, code of the other device, and other mechanisms."""
     files = {
@@ -50,9 +56,7 @@ def test_the_sources_of_a_benchmark_are_those_that_it_runs(tmp_path):
         "user_dir/checks/options.py": "",
         "lab/c.py": "",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, files)
     operator = [name for name in files if name.startswith("causal")]
     models = ["benchmarks/lm_cost.py", "benchmarks/models.py", *operator, "user_dir/modules/norms.py"]
     before = measured_sources("benchmarks/lm_cost.py --device cpu", tmp_path)
@@ -84,9 +88,7 @@ def test_a_task_counts_where_a_benchmark_imports_it(tmp_path):
         "user_dir/tasks/image_task.py": "",
         "user_dir/tasks/pixels.py": "from .image_task import ImageTask\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, files)
     unused = unused_tasks([*files, "user_dir/tasks/removed.py"], "benchmarks/image_cost.py", tmp_path)
     assert unused == {f"user_dir/tasks/{name}.py" for name in ("__init__", "copy", "removed")}
     (tmp_path / "benchmarks/image_cost.py").write_text("from user_dir.tasks import PixelTask\n")
