@@ -71,7 +71,7 @@ def causal_linear_attention(
         v: `(B, H, N, M)`.
         log_decay: `(H,)`, a constant per head of k, or `(B, H, N)`, a number per position, whose exponential
             the state is multiplied by before the position is added; float32, q's dtype or autocast's. None
-            and zero are no decay; at -inf a sequence begins, which sees nothing from before.
+            and zero mean no decay; at -inf a sequence begins, which sees nothing from before.
         scale: of the output; None is 1.
         normalize: divide by `q[i] @ z[i] + eps`, `z[i] = exp(log_decay[i]) * z[i-1] + k[i]`; the state then
             has M + 1 columns, the last of which is z.

@@ -1,6 +1,7 @@
 """How many questions of associative recall each attention answers, by the number of pairs."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.methods import NAMED
@@ -9,7 +10,6 @@ from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
 from lab.store import Record
 
 ASKS = "How many pairs does each attention recall, and with how large a state?"
-GUESSING = "naming any value of the row"
 
 
 def draw_pairs(section: Section, source: str, path: Path) -> None:
@@ -21,24 +21,30 @@ def draw_pairs(section: Section, source: str, path: Path) -> None:
 
 
 def curves_of(section: Section) -> list[Curve]:
-    """Median and range over the seeds of each method, in the order of the YAML, then guessing."""
+    """Median and range over the seeds of each method, in the order of the YAML, then the baselines."""
     found = grouped(section.records, lambda record: record["cell"]["method"])
+    pairs = sorted({int(number) for one in section.records for number in one["found"]["by_pairs"]})
     curves = [
-        curve_of(choice.label, NAMED[name].color if name in NAMED else GREY, found[name])
+        curve_of(choice.label, NAMED[name].color if name in NAMED else GREY, pairs, found[name])
         for name, choice in section.choices["method"].items()
         if name in found
     ]
-    pairs = curves[0].x
-    return [*curves, Curve(GUESSING, GREY, pairs, [100 / number for number in pairs], ":")]
+    for name, baseline in section.baselines.items():
+        curves.append(Curve(name, GREY, pairs, [share_of(baseline, number) for number in pairs], ":"))
+    return curves
 
 
-def curve_of(label: str, color: str, records: list[Record]) -> Curve:
+def curve_of(label: str, color: str, pairs: Sequence[int], records: Sequence[Record]) -> Curve:
     """One method's share of answers by the number of pairs."""
-    pairs = sorted({int(number) for one in records for number in one["found"]["by_pairs"]})
-    shares = [[100 * one["found"]["by_pairs"][str(number)] for one in records] for number in pairs]
+    shares = [[share_of(one, number) for one in records] for number in pairs]
     state = statistics.median(one["found"]["state_numbers"] for one in records)
     low, middle, high = (list(map(of, shares)) for of in (min, statistics.median, max))
     return Curve(f"{label}, {state:,.0f}", color, pairs, middle, low=low, high=high)
+
+
+def share_of(record: Record, pairs: int) -> float:
+    """The questions answered in rows of that many pairs, in percent."""
+    return 100 * record["found"]["by_pairs"][str(pairs)]
 
 
 EXTRAS = {"recall": Extras(pictures={"pairs": draw_pairs})}

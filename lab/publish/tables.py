@@ -70,12 +70,14 @@ class Section:
     """The records that a section of a study's page shows.
 
     `choices` has, by axis and name, each choice as the study declares it (its `label` and `settings`); `rows`
-    the records of each row of the first table, by the label of the row.
+    the records of each row of the first table, by the label of the row; `baselines` a record of each
+    baseline, by its name.
     """
 
     records: Sequence[Record]
     choices: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Sequence[Record]]
+    baselines: Mapping[str, Record]
 
 
 @dataclass(frozen=True)

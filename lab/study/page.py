@@ -105,9 +105,8 @@ def axes_of_groups(study: Study) -> list[str]:
 
 def title_of(study: Study, group: Sequence[str]) -> str:
     """The labels of a group's choices."""
-    choices = [study.axes[axis].choices for axis in axes_of_groups(study)]
-    labels = (of[name].label if name in of else name for of, name in zip(choices, group, strict=True))
-    return ", ".join(labels)
+    axes = (study.axes[axis] for axis in axes_of_groups(study))
+    return ", ".join(axis.label(name) for axis, name in zip(axes, group, strict=True))
 
 
 @dataclass(frozen=True)
@@ -351,7 +350,9 @@ def section_of(study: Study, records: Sequence[Record]) -> Section:
     """One group of records as the extras of a measure see it."""
     spec = study.tables[0].whole()
     rows = {spec.label(key): group for key, group in spec.rows_of(records).items()}
-    return Section(records, {name: axis.choices for name, axis in study.axes.items()}, rows)
+    choices = {name: axis.choices for name, axis in study.axes.items()}
+    baselines = {one.name: one.as_record(records[0]) for one in study.baselines}
+    return Section(records, choices, rows, baselines)
 
 
 def shown_records(study: Study, out: Path) -> list[Record]:

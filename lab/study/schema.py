@@ -131,6 +131,10 @@ class Axis:
         """The choices that are run if the command names none."""
         return [name for name, choice in self.choices.items() if not choice.on_request]
 
+    def label(self, name: str) -> str:
+        """The label of a choice; the name of one that the study no longer declares."""
+        return self.choices[name].label if name in self.choices else name
+
     def choose(self, words: Iterable[str]) -> list[Choice]:
         """The choices that `words` name; a word that several begin with, such as `norm`, names them all.
 
@@ -246,7 +250,7 @@ class TableSpec:
         In an `across` table the key omits the `across` axis.
         """
         named = [
-            axis.choices[name].label if name in axis.choices else name
+            axis.label(name)
             for axis, name in zip(self.rows.values(), key, strict=not self.across)
             if len(self.only.get(axis.name, ())) != 1
         ]

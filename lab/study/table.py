@@ -145,7 +145,7 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
     rest, no_average = [NONE] * len(others), [NONE] if averaged else []
     lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
     lines += [[*row, *rest] for row in rows_of_papers(spec, names, bool(averaged))]
-    titles = [axis.choices[name].label if name in axis.choices else name for name in names]
+    titles = list(map(axis.label, names))
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
     mark = [AT_BASELINE] if learned_nothing else []
     return [f"{figure.title}:", markdown_table(header, lines), *mark]

@@ -153,7 +153,7 @@ def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
     places = [next(i for i, part in enumerate(page) if part.startswith(word)) for word in beginnings]
     assert places == sorted(places)
     assert "There is no answer yet: softmax has not been measured." in write_page(study, RECORDS[:3])
-    by_seed = study_with(answer="{{median('loss_nats', 'elu/1', '.1f')}}")  # a seed is no choice
+    by_seed = study_with(answer="{{median('loss_nats', 'elu/1', '.1f')}}")  # a seed is not a choice
     assert "There is no answer yet: elu/1 has not been measured." in write_page(by_seed, RECORDS)
 
 
