@@ -6,7 +6,7 @@
 //   FAULT_NTH     which of the matching calls (default 1, counted in each process)
 //   FAULT_ACTION  group, parent or self: who is killed before the call; ask: the parent gets SIGTERM; half:
 //                 half is written, then the group is killed; full: the disk is full (ENOSPC) from this call on;
-//                 later: the call goes on, and FAULT_DELAY microseconds afterwards the group is killed
+//                 later: the call continues, and FAULT_DELAY microseconds afterwards the group is killed
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static void *kill_later(void *unused) {
     return unused;
 }
 
-// 0: go on; 1: write half, then call again; -1: the call fails.
+// 0: continue; 1: write half, then call again; -1: the call fails.
 static int fault(const char *call, const char *path) {
     if (!is("FAULT_CALL", call) || !is_part("FAULT_PATH", path, strlen(path))) return 0;
     const char *nth = getenv("FAULT_NTH");
