@@ -112,6 +112,11 @@ class Cell:
         return self.study.tune is not None and allows(self.study.tune.only, self.values)
 
     @property
+    def is_unchosen(self) -> bool:
+        """Whether tuning has yet to choose its setting."""
+        return self.is_tuned and self.tuning is None and self.chosen is None
+
+    @property
     def tuned_axis(self) -> str:
         """The tuned setting."""
         assert self.study.tune is not None

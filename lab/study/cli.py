@@ -223,18 +223,22 @@ def show_status(cells: Sequence[Cell]) -> None:
     """Every cell, and whether it is done, begun or missing."""
     runs = all_runs(cells, with_unchosen=True)
     for cell in runs:
-        if cell.record():
-            state = f"done: {describe(cell)}"
-        elif figures := figures_of_begun(cell):
-            state = f"begun, at update {figures['updates']:,}" + (
-                f" of {last:,}" if (last := cell.updates()) else ""
-            )
-        else:
-            state = "begun" if cell.folder.is_dir() else "missing"
-        print(f"{cell.name}: {state}")
+        print(f"{cell.name}: {state_of(cell)}")
     left = time_left(runs)
     unknown = "unknown until a run has begun and the data are prepared"
     print(f"time left: {in_words(left) if left is not None else unknown}")
+
+
+def state_of(cell: Cell) -> str:
+    """Whether a cell is done, begun or missing, in a few words."""
+    if cell.is_unchosen and cell.is_recorded:
+        return f"done; its {cell.tuned_axis} may change when the missing runs of tuning are done"
+    if cell.record():
+        return f"done: {describe(cell)}"
+    if figures := figures_of_begun(cell):
+        last = cell.updates()
+        return f"begun, at update {figures['updates']:,}" + (f" of {last:,}" if last else "")
+    return "begun" if cell.folder.is_dir() else "missing"
 
 
 def check_whose(study: Study, cells: Sequence[Cell]) -> None:

@@ -9,6 +9,7 @@ from lab.errors import UserError
 from lab.files import write_json
 from lab.run.recipe import option
 from lab.study.cells import check_flags
+from lab.study.cli import show_status
 from lab.study.declaration import read_study
 from lab.study.records import all_records
 from lab.study.tuning import (
@@ -103,6 +104,20 @@ def test_values_tried_since_a_record_was_made_count(study_with, tmp_path):
     [record] = with_all_tried(all_records(tmp_path, study))
     assert record["tuned"] == {**before, "tried": {"1": 2.0, "2": 1.0, "4": 3.0}}
     assert tried(replace(cell, chosen="2")) == {**record["tuned"], "updates": 3}
+
+
+def test_status_of_a_cell_whose_study_tries_another_value(study_with, tmp_path, capsys):
+    """Its record has the value chosen among the others, which may change."""
+    tune = {"axis": "lr", "values": [1, 2, 4], "updates": 3}
+    [cell] = cells(study_with(tune=tune), {"method": ["elu"]}, out=tmp_path)
+    *before, _ = tuning_cells(cell)
+    for one in (*before, replace(cell, chosen="2")):
+        training = {"updates": 3, "seconds": 1.0, "curves": {"valid": [[1, 1.0]]}}
+        write_record(one, record_of(one.key, {}, training=training))
+    show_status([cell])
+    *runs, last, _ = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in runs] == ["valid_loss 1", "valid_loss 1", "missing"]
+    assert last == "tiny, elu, seed 1: done; its lr may change when the missing runs of tuning are done"
 
 
 @pytest.mark.parametrize(
