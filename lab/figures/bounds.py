@@ -97,7 +97,7 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Content:
         panel.curve("bound", x, [one["bound"] for one in bounded.values()], style="o--")
     for name, one in bounded.items():
         figure.claim(
-            f"{name}: |∂L/∂s| ≤ bound",
+            f"layer {layers[name]}: |∂L/∂s| ≤ bound",
             f"at most {one['bound']:.3g}",
             judge_bound(one["largest"], one["bound"]),
             f"{one['largest']:.3g}",
