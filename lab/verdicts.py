@@ -226,6 +226,12 @@ def test_set_noise(first: float, second: float, examples: int) -> float:
     return 196.0 * math.sqrt(sum(share * (1 - share) for share in shares) / (examples + 2))
 
 
+def accuracy_noise(accuracy: float, examples: int) -> float:
+    """Half the 95 % interval of an accuracy in percent, binomial, by the size of its test set."""
+    share = accuracy / 100
+    return 196.0 * math.sqrt(share * (1 - share) / examples)
+
+
 def binomial_noise(values: Values, examples: int) -> Noise:
     """`test_set_noise` of the rows' mean accuracies."""
     return lambda first, second: test_set_noise(_mean(values[first]), _mean(values[second]), examples)

@@ -85,10 +85,10 @@ def number(value: Any) -> str:
 
 
 MIB = 2**20
-READINGS = {"read apart": "apart", "read with state": "carried"}
+READINGS = {"independent samples": "apart", "carried state": "carried"}
 APART = 0.5
 """The share of white in the colours of models that were trained without carried state."""
-ASKS = "Read with carried state, are models better that were trained with it, or those trained apart (pale)?"
+ASKS = "Evaluated with carried state, are models better that were trained with it, or those without (pale)?"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -158,12 +158,12 @@ def way_tables(section: Section) -> list[str]:
             alone.append(own)
     if not rows:
         return []
-    header = ["trained with state : trained apart", "segment", *READINGS, "each as it was trained"]
+    header = ["trained with / without carried state", "segment", *READINGS, "each as it was trained"]
     worse = sum(one > 1 for one in alone)
     return [
         markdown_table(header, rows),
-        f"Trained and read with carried state, {worse} of {len(alone)} models are worse than the same model "
-        f"trained and read apart ({min(alone):.2f} to {max(alone):.2f} times its perplexity).",
+        f"Trained and evaluated with carried state, {worse} of {len(alone)} models are worse than the same "
+        f"model without ({min(alone):.2f} to {max(alone):.2f} times its perplexity).",
     ]
 
 

@@ -48,12 +48,9 @@ from lab.study.schema import (
 from lab.study.table import EXTREMES, PAIRS, RANK, key_of
 from lab.verdicts import (
     BOUNDS,
-    NOT_COMPARABLE,
-    UNDECIDED,
     Bound,
 )
 
-REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
 SAME = ("about", "asks", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
 """Keys that a study takes over unchanged."""
 RESERVED = ("label", "config", "seeds", "on_request")
@@ -180,6 +177,7 @@ class BaselineKeys(Keys):
     name: Text
     found: dict[Text, Annotated[float, Strict()] | Annotated[str, Strict()]]
     margin: dict[Text, Number] = {}
+    examples: Text = ""
 
 
 class TableKeys(Keys):
@@ -238,7 +236,6 @@ class ClaimKeys(Keys):
     paper: Any = None
     only: Only = {}
     not_comparable: Text = ""
-    undecided: Text = ""
 
 
 SomeKeys = TypeVar("SomeKeys", bound=Keys)
@@ -617,9 +614,12 @@ def read_baseline(given: Any, where: str) -> Baseline:
     """A baseline of a YAML; UserError if it is invalid."""
     where = f"{where}: baseline"
     keys = validated(BaselineKeys, given, where)
-    for path in keys.margin:
+    for path, margin in keys.margin.items():
         check_known(path, keys.found, f"{where}: margin has no figure {path} in found")
-    return Baseline(keys.name, keys.found, keys.margin)
+        if not margin:
+            raise UserError(f"{where}: margin.{path} is 0; write by how much a row must be better")
+    examples = parse_expression(keys.examples, where) if keys.examples else None
+    return Baseline(keys.name, keys.found, keys.margin, examples)
 
 
 def read_claim(
@@ -642,9 +642,6 @@ def read_claim(
         raise UserError(f"{where}: write examples or bootstrap: true")
     if test.bootstrap and figure != "score":
         raise UserError(f"{where}: bootstrap is of score, the first metric of a GLUE task, not of {figure}")
-    reasons = [(REASONS[key], said) for key in REASONS if (said := getattr(keys, key))]
-    if len(reasons) > 1:
-        raise UserError(f"{where}: write one of {', '.join(REASONS)}")
     return Claim(
         keys.says,
         keys.where,
@@ -656,7 +653,7 @@ def read_claim(
         test.bootstrap,
         claimed_figures(keys.paper, where),
         keys.only,
-        *reasons,
+        keys.not_comparable,
     )
 
 

@@ -205,8 +205,10 @@ def best_note(best: Best | None, records: Sequence[Record]) -> str:
         return ""
     figure = ".".join(best.figure.path)
     tried = sorted({choice for record in records for choice in record["best"]})
+    counts = {len(record["best"]) for record in records}
+    some = f"; a row has tried {min(counts)} to {max(counts)} of them" if len(counts) > 1 else ""
     choice = f"the choice with the {best.by} mean {figure} over the seeds that all have"
-    return f"Of {best.axis} ({', '.join(tried)}): {choice}."
+    return f"Of {best.axis} ({', '.join(tried)}{some}): {choice}."
 
 
 def other_choices(cell: Mapping[str, Any], axis: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from lab.files import ROOT
 from lab.methods import label_of
 from lab.publish.tables import grouped
 from lab.store import Record
-from lab.verdicts import Bound
+from lab.verdicts import Bound, accuracy_noise
 
 STUDIES = ROOT / "configs" / "studies"
 RUNS = ROOT / "runs" / "studies"
@@ -274,14 +274,22 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The score of guessing: figures by path, each a number or a path in a record; `margin` decides.
+    """The score of guessing: figures by path, each a number or a path in a record.
 
-    A row whose figure comes within its margin has learned nothing.
+    A row has learned something if a figure is better than the baseline's by more than its `margin`, which is
+    negative where less is better. `examples` is the size of the test set of a figure that is an accuracy in
+    percent; then it must be better by more than the noise of that test set, too.
     """
 
     name: str
     found: dict[str, float | str]
     margin: dict[str, float] = field(default_factory=dict)
+    examples: Expression | None = None
+
+    def noise(self, level: float, records: Sequence[Record]) -> float:
+        """Half the 95 % interval of the baseline's accuracy `level` on the smallest test set of `records`."""
+        sizes = list(numbers(self.examples, records)) if self.examples else []
+        return accuracy_noise(level, min(sizes)) if sizes else 0.0
 
     def as_record(self, like: Record) -> Record:
         """A record with the baseline's figures; paths are read from the record `like`."""
@@ -304,7 +312,7 @@ class Claim:
 
     `examples` is the path of the size of the test set; with `bootstrap`, its noise is told by predictions
     in the records. `only` has the choices of an axis that the claim is about; all if the axis is not in it.
-    `withheld` has an outcome and the reason why no other is given.
+    `not_comparable` is the reason, if there is one, why the records cannot decide it.
     """
 
     says: str
@@ -317,7 +325,7 @@ class Claim:
     bootstrap: bool = False
     paper: tuple[str, ...] = ()
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    withheld: tuple[str, str] | None = None
+    not_comparable: str = ""
 
 
 @dataclass(frozen=True)

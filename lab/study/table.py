@@ -1,5 +1,6 @@
 """Tables and claims of a study, made of its records."""
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ from lab.verdicts import (
 Rows = Mapping[tuple[str, ...], Sequence[Record]]
 """The records of the rows of a table, by the choices that name each row."""
 NONE = "–"
-AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
+AT_BASELINE = "\\*: not better than the baseline by its margin, so nothing has been learned there."
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
@@ -126,11 +127,13 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
         return marked if seeds == most[key[-1]] else f"{marked} [{seeds} of {most[key[-1]]} seeds]"
 
     def average(row: tuple[str, ...]) -> list[str]:
-        """The mean of the medians that the row shows; a dash if one of the choices is missing."""
+        """The mean of the medians that the row shows; a dash if one is missing or at the baseline."""
         if not averaged:
             return []
-        found = [values.get((*row, name)) for name in averaged]
-        return [f"{statistics.fmean(map(statistics.median, found)):{figure.form}}" if all(found) else NONE]
+        keys = [(*row, name) for name in averaged]
+        if any(not values.get(key) or row_name(key) in learned_nothing for key in keys):
+            return [NONE]
+        return [f"{statistics.fmean(statistics.median(values[key]) for key in keys):{figure.form}}"]
 
     lines = [
         [
@@ -178,7 +181,7 @@ def span(column: Column, records: Sequence[Record]) -> str:
 
 
 def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
-    """The rows with a median figure within its margin of a baseline."""
+    """The rows whose median figure is not better than that of a baseline by its margin."""
     found = []
     for key, group in rows.items():
         for baseline in baselines:
@@ -186,7 +189,10 @@ def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Seq
             for path, margin in baseline.margin.items():
                 figure = parse_expression(path, "baseline")
                 values, level = list(numbers(figure, group)), figure(pseudo)
-                if values and level is not None and abs(statistics.median(values) - level) <= margin:
+                if not values or level is None:
+                    continue
+                ahead = math.copysign(1, margin) * (statistics.median(values) - level)
+                if ahead <= max(abs(margin), baseline.noise(level, group)):
                     found.append(row_name(key))
     return list(dict.fromkeys(found))
 
@@ -213,8 +219,8 @@ def decide(
     `doubts` has the rows that decide nothing, by the reason why. `noise` is the test set's.
     """
     verdict = judge(claim, values, at_baseline, paper or {}, noise)
-    if claim.withheld and verdict.outcome != NOT_RUN:
-        return withheld(verdict, *claim.withheld)
+    if claim.not_comparable and verdict.outcome != NOT_RUN:
+        return withheld(verdict, NOT_COMPARABLE, claim.not_comparable)
     asked = (paper or {}) if claim.kind == RANK else claim.rows if len(claim.rows) > 1 else tuple(values)
     if verdict.outcome in (NOT_RUN, NOT_COMPARABLE):
         return verdict

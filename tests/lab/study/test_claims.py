@@ -159,14 +159,13 @@ def test_no_effect_rarely_gets_a_verdict(seeds, kind):
 
 def test_a_reason_withholds_the_verdict():
     values = {"a": [1.0, 1.01, 1.02], "b": [1.0, 1.0, 1.01]}
-    for key, outcome in (("not_comparable", NOT_COMPARABLE), ("undecided", UNDECIDED)):
-        reason = {key: "one rate for all"}
-        found = verdict(RATIO, values, reason=reason)
-        assert found.outcome == outcome and found.effect.endswith("; one rate for all")
-        found = verdict(RATIO, values, at_baseline=["b"], reason=reason)
-        assert (found.outcome, found.effect) == (NOT_COMPARABLE, "b at the baseline; one rate for all")
-        found = verdict(RATIO, {**values, "b": []}, reason=reason)
-        assert (found.outcome, found.effect) == (NOT_RUN, "no figure of b")
+    reason = {"not_comparable": "one rate for all"}
+    found = verdict(RATIO, values, reason=reason)
+    assert found.outcome == NOT_COMPARABLE and found.effect.endswith("; one rate for all")
+    found = verdict(RATIO, values, at_baseline=["b"], reason=reason)
+    assert (found.outcome, found.effect) == (NOT_COMPARABLE, "b at the baseline; one rate for all")
+    found = verdict(RATIO, {**values, "b": []}, reason=reason)
+    assert (found.outcome, found.effect) == (NOT_RUN, "no figure of b")
 
 
 def test_a_row_tuned_to_the_end_of_its_list_decides_nothing():
@@ -293,19 +292,29 @@ def test_rank_correlation_shares_the_places_of_ties():
 
 
 @pytest.mark.parametrize(
-    ("figures", "stands"),
+    ("margin", "figures", "stands"),
     [
-        ([2.0, 2.0, 8.0], True),  # by their median
-        ([2.25], True),  # the margin's end
-        ([1.75], True),
-        ([2.375], False),
-        ([1.625, 2.0, 1.625], False),
+        (-0.25, [2.0, 2.0, 1.0], True),  # by their median
+        (-0.25, [1.75], True),  # the margin's end
+        (-0.25, [1.625], False),
+        (-0.25, [8.0], True),  # worse than guessing
+        (0.25, [2.25], True),
+        (0.25, [2.375], False),
+        (0.25, [0.5], True),
     ],
 )
-def test_what_stands_at_a_baseline(figures, stands):
+def test_what_stands_at_a_baseline(margin, figures, stands):
     records = [{"found": {"loss": {"test": figure}}} for figure in figures]
-    baseline = Baseline("guessing", {"loss.test": 2.0}, {"loss.test": 0.25})
+    baseline = Baseline("guessing", {"loss.test": 2.0}, {"loss.test": margin})
     assert at_baseline({("a", "b"): records}, [baseline]) == (["a/b"] if stands else [])
+
+
+@pytest.mark.parametrize(("examples", "stands"), [([400, 99], True), ([400, 400], False)])
+def test_an_accuracy_must_leave_the_noise_of_the_smallest_test_set(examples, stands):
+    """At 50 % of 99 examples it is 9.85 points, of 400 4.9."""
+    records = [{"found": {"accuracy": 59.8, "n": number}} for number in examples]
+    baseline = Baseline("guessing", {"accuracy": 50.0}, {"accuracy": 2.0}, parse_expression("n", "test"))
+    assert at_baseline({("a",): records}, [baseline]) == (["a"] if stands else [])
 
 
 @pytest.mark.parametrize(

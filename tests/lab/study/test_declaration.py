@@ -226,6 +226,10 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             "margin.x is 'a'; it must",
         ),
         (
+            {"baseline": {"name": "guess", "found": {"x": 1}, "margin": {"x": 0}}},
+            "baseline: margin.x is 0; write",
+        ),
+        (
             {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"eluu": "softmax"}}},
             "method has no choice eluu; did you mean elu",
         ),

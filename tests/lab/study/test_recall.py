@@ -1,5 +1,7 @@
 """The page of associative recall: answers by the number of pairs, and the picture of them."""
 
+import numpy as np
+
 from lab.methods import NAMED
 from lab.publish import recall
 from lab.study.declaration import read_study
@@ -36,8 +38,16 @@ def test_the_page_answers_when_its_methods_are_measured():
     assert "NormAttention alone 50 % and 1+elu 52 %" in page
     assert "## width 64, 64 tokens" in page
     assert "| softmax | 88.2 (88.1 to 88.3) | 86.2 (86.1 to 86.3) |" in page
-    assert "| naming any value of the row | 100.0 | 50.0 | 25.0 | 12.5 | 6.2 | – |" in page
+    assert "| naming the pairs' most frequent value | 100.0 | 50.2 | 25.6 | 13.8 | 8.7 | – |" in page
     assert "There is no answer yet" in write_page(STUDY, records()[:2])
+
+
+def test_the_baseline_names_the_most_frequent_of_256_values_drawn_with_replacement():
+    [baseline], generator = STUDY.baselines, np.random.default_rng(1)
+    for pairs in (1, 2, 4, 8, 16, 32, 64):
+        rows = generator.integers(0, 256, (4_000, pairs))
+        share = np.mean([np.bincount(row).max() for row in rows]) / pairs
+        assert abs(share - baseline.found[f"by_pairs.{pairs}"]) < 0.003
 
 
 def test_a_row_that_only_names_some_value_has_learned_nothing():
@@ -60,4 +70,4 @@ def test_the_picture_has_a_curve_for_each_method_with_the_size_of_its_state(tmp_
     assert (first.label, list(first.x)) == ("softmax, 1,000", [1, 2, 4, 8, 16])
     assert [round(y, 6) for y in first.y] == [88.2, 86.2, 82.2, 74.2, 58.2]
     assert (round(first.low[0], 6), round(first.high[0], 6)) == (88.1, 88.3)
-    assert list(guessing.y) == [100, 50, 25, 12.5, 6.25]
+    assert [round(y, 6) for y in guessing.y] == [100, 50.2, 25.6, 13.8, 8.7]
