@@ -105,9 +105,10 @@ def judge_fact(holds: bool, effect: str = "") -> Verdict:
 
 
 def judge_bound(largest: float, bound: float) -> Verdict:
-    """The verdict on an upper bound of a theorem, and by how much it is loose."""
-    loose = largest > 0 and bound / largest > SLACK
-    return judge_fact(largest <= bound, _loose(bound / largest) if loose else "")
+    """The verdict on an upper bound of a theorem; one that is far too loose says nothing."""
+    if largest > 0 and bound / largest > SLACK:
+        return Verdict(NOT_COMPARABLE, f"{_loose(bound / largest)} and says nothing")
+    return judge_fact(largest <= bound)
 
 
 def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: float = 0.0) -> Verdict:

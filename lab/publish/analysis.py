@@ -302,17 +302,17 @@ def claims_of(folder: str, record: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def answer(figures: Sequence[Made]) -> str:
-    """How many statements came to which verdict."""
-    counts = Counter(one["verdict"] for made in figures for one in checks_of(made.folder, made.record))
+    """How many statements of the papers came to which verdict."""
+    counts = Counter(one["verdict"] for made in figures for one in claims_of(made.folder, made.record))
     counted = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    return f"Statements tested: {counted}.\n"
+    return f"Statements of the papers: {counted}.\n"
 
 
 def index(figures: Sequence[Made]) -> str:
-    """A table with a row for each figure: its page, how many statements hold, and which are contradicted."""
+    """A row for each figure: its page, how many of the paper's statements hold, which are contradicted."""
     rows = []
     for one in figures:
-        checks, title = checks_of(one.folder, one.record), one.record["title"]
+        checks, title = claims_of(one.folder, one.record), one.record["title"]
         confirmed = sum(check["verdict"] == CONFIRMED for check in checks)
         refuted = "; ".join(check["statement"] for check in checks if check["verdict"] == CONTRADICTED)
         link = f"[{title}]({place(one.folder, title)})"
