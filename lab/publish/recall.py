@@ -21,7 +21,10 @@ def draw_pairs(section: Section, source: str, path: Path) -> None:
 
 
 def curves_of(section: Section) -> list[Curve]:
-    """Median and range over the seeds of each method, in the order of the YAML, then the baselines."""
+    """Median and range over the seeds of each method, in the order of the YAML, then the baselines' shares.
+
+    A baseline without shares has no curve.
+    """
     found = grouped(section.records, lambda record: record["cell"]["method"])
     pairs = sorted({int(number) for one in section.records for number in one["found"]["by_pairs"]})
     curves = [
@@ -30,7 +33,9 @@ def curves_of(section: Section) -> list[Curve]:
         if name in found
     ]
     for name, baseline in section.baselines.items():
-        curves.append(Curve(name, GREY, pairs, [share_of(baseline, number) for number in pairs], ":"))
+        known = [number for number in pairs if str(number) in baseline["found"].get("by_pairs", {})]
+        if known:
+            curves.append(Curve(name, GREY, known, [share_of(baseline, number) for number in known], ":"))
     return curves
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import TextWrapper
 from typing import Any
 
@@ -416,25 +417,35 @@ def note_of_older(records: Sequence[Record]) -> str:
 
 @contextmanager
 def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
-    """UserError where the extras of the measure miss a figure of a record, which it names."""
+    """UserError where a page or its pictures miss a figure; it names the record, else the study's YAML."""
     try:
         yield
     except UserError:
         raise
     except MALFORMED as error:
+        said = f"{type(error).__name__}: {error}"
         if (record := _malformed(study, records)) is None:
-            raise
+            raise UserError(
+                f"{study.path}: the page cannot be made, whichever record is left out ({said}); check "
+                "its baseline, plot and extras"
+            ) from error
         raise UserError(
             f"{shown_path(out / place_of(record))} lacks figures that the page shows, or has them in another "
-            f"form ({type(error).__name__}: {error}); move it away to measure its cell again"
+            f"form ({said}); move it away to measure its cell again"
         ) from error
 
 
 def _malformed(study: Study, records: Sequence[Record]) -> Record | None:
-    """The record without which the page can be written; None if there is no such record."""
+    """The only record, or the one without which the page can be made; None if there is no such record."""
+    if len(records) == 1:
+        return records[0]
     for record in records:
+        others = [one for one in records if one is not record]
         try:
-            write_page(study, [one for one in records if one is not record])
+            write_page(study, others)
+            with TemporaryDirectory() as folder:
+                for picture in pictures_of(study, others, Path(folder)):
+                    picture.draw(picture.path)
         except MALFORMED:
             continue
         return record

@@ -377,6 +377,43 @@ def test_why_a_record_is_refused(keys, value, said, study_file, tmp_path):
         read_records(tmp_path, study)
 
 
+RECALL = {
+    "evaluate": "recall",
+    "extras": True,
+    "table": {"rows": "method", "columns": [["right, %", "100*accuracy", ".1f"]]},
+    "claims": [],
+}
+
+
+def recalled(method, share=0.5):
+    """A record of recall; its page has the accuracy, its picture the share."""
+    return made_up(method, 1, accuracy=0.5, by_pairs={"1": 1.0, "2": share}, state_numbers=8)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        [recalled("softmax", None)],
+        [recalled("elu"), recalled("softmax", None)],
+        [recalled("elu"), recalled("norm-t1"), recalled("softmax", None)],
+    ],
+    ids=len,
+)
+def test_a_record_that_only_a_picture_cannot_show_is_named(recorded, study_with, tmp_path):
+    study = study_with(**RECALL, baseline={"name": "guessing", "found": {"accuracy": 0.1}})
+    written(study, tmp_path, recorded)
+    with pytest.raises(UserError, match=r"tiny/softmax/seed1\.json lacks figures that the page shows"):
+        publish(study, tmp_path)
+
+
+def test_a_mistake_of_the_yaml_is_blamed_on_no_record(study_with, tmp_path):
+    study = study_with(**RECALL, baseline={"name": "guessing", "found": {"by_pairs.2.x": 0.1}})
+    written(study, tmp_path, [recalled("elu"), recalled("softmax")])
+    said = r"tiny\.yaml: the page cannot be made, whichever record is left out \(TypeError: .*check its"
+    with pytest.raises(UserError, match=said):
+        publish(study, tmp_path)
+
+
 def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_with, tmp_path):
     claim = {"says": "so", "where": "1", "test": {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 2}}
     before = study_with(claims=[claim])

@@ -1,11 +1,15 @@
 """The page of associative recall: answers by the number of pairs, and the picture of them."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from lab.methods import NAMED
 from lab.publish import recall
 from lab.study.declaration import read_study
 from lab.study.page import pictures_of, section_of, write_page
+from lab.study.schema import Baseline
 from tests.lab.study.conftest import record_of
 
 STUDY = read_study("recall")
@@ -71,3 +75,10 @@ def test_the_picture_has_a_curve_for_each_method_with_the_size_of_its_state(tmp_
     assert [round(y, 6) for y in first.y] == [88.2, 86.2, 82.2, 74.2, 58.2]
     assert (round(first.low[0], 6), round(first.high[0], 6)) == (88.1, 88.3)
     assert [round(y, 6) for y in guessing.y] == [100, 50.2, 25.6, 13.8, 8.7]
+
+
+@pytest.mark.parametrize(("share", "lines"), [("accuracy", []), ("by_pairs.2", [("guessing", [2], [50.0])])])
+def test_the_picture_shows_a_baseline_where_it_has_shares(share, lines):
+    study = replace(STUDY, baselines=(Baseline("guessing", {share: 0.5}),))
+    curves = recall.curves_of(section_of(study, records()))[len(METHODS) :]
+    assert [(curve.label, curve.x, curve.y) for curve in curves] == lines
