@@ -87,6 +87,11 @@ def label_of(name: str) -> str:
     return NAMED[name].label if name in NAMED else name
 
 
+def color_of(name: str) -> str | None:
+    """A method's colour; None if the method is unknown."""
+    return NAMED[name].color if name in NAMED else None
+
+
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The `panels` (title to names) in which more is measured than their first name, the common yardstick.
 

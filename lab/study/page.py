@@ -35,7 +35,7 @@ from lab.files import (
     shown_path,
 )
 from lab.measure import MEASURES
-from lab.methods import performer_note
+from lab.methods import color_of, performer_note
 from lab.publish.tables import (
     MEASURED,
     Extras,
@@ -302,7 +302,7 @@ def write_page(study: Study, records: Sequence[Record], pictures: Iterable["Pict
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a group of records: `draw` writes it; `source` is the fingerprint of its data."""
+    """A picture of a group of records: `draw` writes it; `source` is the fingerprint of what it shows."""
 
     group: tuple[str, ...]
     path: Path
@@ -315,7 +315,7 @@ class Picture:
         return f"![{self.path.stem}]({self.path.name})"
 
     def is_current(self) -> bool:
-        """Whether it was drawn from the records as they are."""
+        """Whether it was drawn from the records and the study as they are."""
         if not is_generated(self.path):
             return False
         with Image.open(self.path) as picture:
@@ -329,15 +329,36 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
     """
     found, present = [], [record for record in records if OLDER not in record]
     for name, group in groups_of(study, present).items():
-        source = fingerprint([study.name, study.plot, group, LOOK])
-        has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
-        draws = {"curves": partial(draw_curves, study, group)} if has_curves else {}
-        section = section_of(study, group)
-        draws |= {title: partial(draw, section) for title, draw in extras_of(study).drawn(section).items()}
-        for title, draw in draws.items():
+        draws, section = {}, section_of(study, group)
+        if study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group):
+            draws["curves"] = partial(draw_curves, study, group), words_of_curves(study, group)
+        for title, draw in extras_of(study).drawn(section).items():
+            draws[title] = partial(draw, section), words_of_extras(section)
+        for title, (draw, words) in draws.items():
             path = out / f"{'-'.join([*name, title])}.png"
+            source = fingerprint([study.name, group, words, LOOK])
             found.append(Picture(name, path, source, partial(draw, source)))
     return found
+
+
+def words_of_curves(study: Study, records: Sequence[Record]) -> list[Any]:
+    """What `draw_curves` shows besides the records: words, colours and levels."""
+    spec, shown = study.tables[0].whole(), of_first_seed(records)
+    methods = study.plot.get("methods", {})
+    rows = [(spec.label(key), color_of(methods.get(key[0], key[0]))) for key in spec.rows_of(shown)]
+    title = title_of(study, group_of(study, shown[0]["cell"]))
+    return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0])]
+
+
+def words_of_extras(section: Section) -> list[Any]:
+    """What the pictures of a measure show besides the records: choices, their colours, rows and baselines."""
+    choices = [
+        (axis, name, choice.label, str(choice.settings), color_of(name))
+        for axis, known in section.choices.items()
+        for name, choice in known.items()
+        if any(record["cell"][axis] == name for record in section.records)
+    ]
+    return [choices, list(section.rows), section.baselines]
 
 
 def extras_of(study: Study) -> Extras:
@@ -556,7 +577,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     from lab.publish.plots import Curve, colors_of, level_line, plot_curves  # loads matplotlib: half a second
 
     shown, spec = of_first_seed(records), study.tables[0].whole()
-    title, panels = title_of(study, next(iter(groups_of(study, records)))), []
+    title, panels = title_of(study, group_of(study, shown[0]["cell"])), []
     rows = spec.rows_of(shown)
     colors = colors_of(list(rows), study.plot.get("methods"))
     levels = levels_of(study, shown[0])
@@ -572,9 +593,13 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
             ends = min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
             curves += [level_line(name, ends, level) for name, level in levels.items()]
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
-    asks, note = study.plot.get("asks") or study.asks or study.about, note_of_seed(shown)
-    log = study.plot.get("log", False)
+    asks, note, log = asks_of(study), note_of_seed(shown), study.plot.get("log", False)
     plot_curves(path, panels, asks=asks, note=note, log=log, markers=False, source=source)
+
+
+def asks_of(study: Study) -> str:
+    """The question above the curves."""
+    return study.plot.get("asks") or study.asks or study.about
 
 
 def levels_of(study: Study, record: Record) -> dict[str, float]:

@@ -544,6 +544,57 @@ def test_a_picture_has_the_curves_of_the_first_seed_by_updates_and_by_time(study
     assert words["asks"] == "A tiny study" and not words["log"]
 
 
+def sources_of(study, records):
+    return [picture.source for picture in pictures_of(study, records, Path())]
+
+
+LEVEL = {"curves": "train", "y": "loss", "baseline": "loss_nats"}
+GUESSING = {"name": "guessing", "found": {"loss_nats": 2.3}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"axes": {"preset": ["tiny"], "method": {**METHODS, "elu": {"plan": "elu", "label": "mine"}}}}),
+        ({}, {"axes": {"preset": {"tiny": {"label": "few updates"}}, "method": METHODS}}),
+        ({}, {"axes": {"preset": ["tiny"], "method": dict(reversed(METHODS.items()))}}),
+        ({}, {"about": "Another title"}),
+        ({"about": "A title"}, {"asks": "Which is best?"}),
+        ({"plot": LEVEL}, {"baseline": {**GUESSING, "found": {"loss_nats": 2.2}}}),
+        ({"plot": LEVEL}, {"baseline": {**GUESSING, "name": "chance"}}),
+    ],
+)
+def test_curves_are_drawn_again_where_the_study_gives_them_other_words(before, after, study_with):
+    keys = {"axes": {"preset": ["tiny"], "method": METHODS}, "baseline": GUESSING, "asks": "", **before}
+    first = sources_of(study_with(**keys), RECORDS)
+    assert sources_of(study_with(**keys, notes="Other notes."), RECORDS) == first
+    assert not {*sources_of(study_with(**{**keys, **after}), RECORDS)} & {*first}
+
+
+def test_curves_are_drawn_again_in_another_colour(study_file, monkeypatch):
+    study = read_study(study_file)
+    first = sources_of(study, RECORDS)
+    monkeypatch.setitem(NAMED, "elu", replace(NAMED["elu"], color="#123456"))
+    assert not {*sources_of(study, RECORDS)} & {*first}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"axes": {"preset": ["tiny"], "method": {**METHODS, "elu": {"plan": "elu", "label": "mine"}}}},
+        {"baseline": {"name": "guessing", "found": {"by_pairs.2": 0.25}}},
+    ],
+)
+def test_a_picture_of_a_measure_is_drawn_again_where_the_study_gives_it_other_words(after, study_with):
+    keys = {**RECALL, "plot": None, "baseline": {"name": "guessing", "found": {"by_pairs.2": 0.5}}}
+    keys["axes"] = {"preset": ["tiny"], "method": METHODS}
+    records = [recalled("elu"), recalled("softmax")]
+    first = sources_of(study_with(**keys), records)
+    further = {"preset": ["tiny"], "method": {**METHODS, "lln": {"plan": "lln"}}}
+    assert len(first) == 1 and sources_of(study_with(**{**keys, "axes": further}), records) == first
+    assert sources_of(study_with(**{**keys, **after}), records) != first
+
+
 def test_records_of_different_starting_checkpoints_share_no_page(study_file, tmp_path):
     study, start = read_study(study_file), {"path": "a.pt", "fingerprint": "a"}
     records = [{**record, "start": start} for record in RECORDS[:2]]
