@@ -466,7 +466,7 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
 
 
 def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
-    """UserError where a choice has anything but settings for a choice of another axis."""
+    """UserError where a choice has anything but settings, not conditional again, for one of another axis."""
     conditional = (
         (f"{name}.{choice.name}.{key}.{other}", given)
         for name, axis in axes.items()
@@ -478,6 +478,12 @@ def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
     for where, given in conditional:
         if not isinstance(given, Mapping):
             raise UserError(f"{path}: {where} needs settings such as {{plan: elu}}, found {given!r}")
+        for key, value in given.items():
+            if key != YAML and isinstance(value, Mapping):
+                raise UserError(
+                    f"{path}: {where}.{key} is {value!r:.80}; a setting depends on one other axis, so "
+                    "write a choice for each combination"
+                )
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:

@@ -267,6 +267,17 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             {"axes": {"preset": ["tiny"], "method": {"mine": {"preset": {"tiny": "norm"}}}}, "claims": []},
             "method.mine.preset.tiny needs settings such as {plan: elu}, found 'norm'",
         ),
+        (
+            {
+                "axes": {
+                    "preset": ["tiny"],
+                    "task": ["a"],
+                    "method": {"mine": {"preset": {"tiny": {"task": {"a": {"dropout": 0}}}}}},
+                },
+                "claims": [],
+            },
+            "method.mine.preset.tiny.task is {'a': {'dropout': 0}}; a setting depends on one",
+        ),
         *(
             ({"paper": {"table": "linear_01_mnist", "value": value}}, "paper: value is ")
             for value in ([], ["bits"], {}, {"preset": "bits"}, {"a": {}, "b": {}})
