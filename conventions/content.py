@@ -9,6 +9,7 @@ from typing import Any
 
 from conventions import PREPARED, UserError
 
+PREPARE = "prepare it again with a script of data-prep/"
 HASHES = "sha256"
 """Key of a manifest: the sha256 of every file, by its name."""
 State = Sequence[Any]
@@ -42,10 +43,24 @@ def hashes_of(folder: Path, names: Sequence[str]) -> dict[str, str]:
     return {name: sha256_of(folder / name) for name in names}
 
 
+def manifest_of(folder: Path) -> dict[str, Any] | None:
+    """The `preparation.json` of a folder; None without one, UserError if it is no JSON object."""
+    path = folder / PREPARED
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise UserError(f"{path} is damaged; {PREPARE}")
+    return manifest
+
+
 def _prepared(folder: Path) -> tuple[dict[str, str], set[str]]:
     """The hashes and the splits in the manifest of a folder; nothing without one, or in an older one."""
     try:
-        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
+        manifest = manifest_of(folder) or {}
         return dict(manifest[HASHES]), set(manifest["splits"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}, set()

@@ -4,7 +4,6 @@ fairseq maps the files into memory, so it notices a truncated one only when a re
 the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
 """
 
-import json
 import struct
 from array import array
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from conventions import PREPARED
-from conventions.content import check_prepared
+from conventions.content import PREPARE, check_prepared, manifest_of
 from conventions.files import check_no_pipe
 from lab.errors import UserError
 from lab.files import known_sha256
 
-PREPARE = "prepare it again with a script of data-prep/"
 SPLITS = ("train", "valid", "test")
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
 """The counts of a split; some kinds of data lack some of them."""
@@ -115,12 +113,7 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
     if ":" in str(folder):
         raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
     check_no_pipe(folder)
-    try:
-        manifest = json.loads((folder / PREPARED).read_text())
-    except FileNotFoundError:
-        manifest = {}
-    except ValueError:
-        manifest = None
+    manifest = manifest_of(folder) or {}
     if not is_manifest(manifest):
         raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}")
     data = PreparedData(folder, manifest)
@@ -145,8 +138,8 @@ def read_manifest(folder: Path, advice: str = TO_READ) -> dict | None:
         return None
     check_no_pipe(folder)
     try:
-        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = manifest_of(folder)
+    except (OSError, UserError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
         raise UserError(f"{folder} exists but holds no prepared corpus; {advice}")
@@ -160,10 +153,8 @@ def read_manifest(folder: Path, advice: str = TO_READ) -> dict | None:
     return manifest
 
 
-def is_manifest(manifest: Any) -> bool:
+def is_manifest(manifest: dict[str, Any]) -> bool:
     """True if the manifest has the expected schema."""
-    if not isinstance(manifest, dict):
-        return False
     splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
     if not isinstance(splits, dict) or not isinstance(sizes, dict):
         return False
@@ -208,9 +199,10 @@ def identify(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
     check_no_pipe(folder)
-    path = folder / PREPARED
+    if (manifest := manifest_of(folder)) is None:
+        files = sorted(path for pattern in ("*.idx", "*.bin", "dict*.txt") for path in folder.glob(pattern))
+        return {"files": {path.name: known_sha256(path) for path in files}}
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
         if "pipeline" in manifest:
             sizes = {name: split["examples"] for name, split in manifest["splits"].items()}
             return {**{key: manifest[key] for key in LRA if key in manifest}, "examples": sizes}
@@ -222,11 +214,8 @@ def identify(folder: Path) -> dict[str, Any]:
             of_each = {name: {key: split[key] for key in GLUE_SPLIT} for name, split in splits}
             return {**{key: manifest[key] for key in GLUE}, "splits": of_each}
         return {key: manifest.get(key) for key in TEXT}
-    except FileNotFoundError:
-        files = sorted(path for pattern in ("*.idx", "*.bin", "dict*.txt") for path in folder.glob(pattern))
-        return {"files": {path.name: known_sha256(path) for path in files}}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is damaged; {PREPARE}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
 
 
 def has_valid(identity: dict[str, Any]) -> bool:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from argparse import Namespace
 from functools import partial
 from itertools import zip_longest
@@ -17,7 +19,7 @@ from conventions.content import check_prepared
 from lab.data.preparation import write_manifest
 from lab.data.prepared import identify, open_prepared, read_manifest, same_data
 from lab.errors import UserError
-from lab.files import RUN_MARK, sha256_of
+from lab.files import ROOT, RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
 from user_dir.checks.training_data import keep_data_record
 from user_dir.tasks.image_data import open_image_data
@@ -194,6 +196,17 @@ def test_a_pipe_in_a_folder_of_data_is_refused(name, tmp_path):
     for read in (*opens, lambda folder: tasks.setup_task(task)):
         with pytest.raises(UserError, match=f"{name} is a pipe or a device where a file belongs"):
             read(tmp_path)
+
+
+def test_a_manifest_is_read_whatever_the_locale(tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    write_manifest(tmp_path, {"corpus": "Möwe", "splits": {}})
+    reads = "from pathlib import Path; from lab.data.prepared import open_prepared; "
+    shows = f"print(ascii(open_prepared(Path({str(tmp_path)!r}), ()).manifest['corpus']))"
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "utf8=0", "-c", reads + shows]
+    read = subprocess.run(command, env=ascii_only, cwd=ROOT, capture_output=True, text=True)
+    assert read.stdout.strip() == ascii("Möwe"), read.stderr
 
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):
