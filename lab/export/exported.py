@@ -399,6 +399,26 @@ def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
     Nothing is unknown; `<unk>` in a text is WikiText's own, a piece like others. UserError for a model whose
     pieces this would cut otherwise.
     """
+    ranks = _ranks(folder, indices)
+    return {
+        **_steps(),
+        "model": {
+            "type": "BPE",
+            "vocab": indices,
+            "merges": [pair for pair in _merges(ranks) if "".join(pair) in indices],
+            "unk_token": None,
+            "ignore_merges": True,
+            "fuse_unk": False,
+            "byte_fallback": True,
+        },
+    }
+
+
+def _ranks(folder: Path, indices: dict[str, int]) -> dict[str, int]:
+    """The pieces that merges make, with their numbers in the model, the best score first.
+
+    UserError for a model of another kind, or with pieces that the dictionary lacks.
+    """
     path = folder / SentencePieceEncoder.files[0]
     model = path.read_bytes()
     described = ModelProto.FromString(model)
@@ -418,11 +438,21 @@ def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
             f"{shown_path(folder / DICTIONARY)} lacks {len(missing):,} pieces of the tokeniser, such as "
             f"{missing[0]!r}, without which texts cannot be cut; prepare the data with data-prep/text.sh"
         )
+    return ranks
+
+
+def _merges(ranks: dict[str, int]) -> list[list[str]]:
+    """The pairs of pieces whose union is a piece, in the order of its rank."""
     merges = []
     for piece, rank in ranks.items():
         cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
         merges += [(rank, list(pair)) for pair in cuts if pair[0] in ranks and pair[1] in ranks]
     merges.sort(key=lambda merge: merge[0])
+    return [pair for _, pair in merges]
+
+
+def _steps() -> dict[str, Any]:
+    """What sentencepiece does with spaces and `<unk>` before it cuts a text, and how pieces become text."""
     steps = [
         {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
         {"type": "Strip", "strip_left": True, "strip_right": True},
@@ -444,13 +474,4 @@ def _pieces(folder: Path, indices: dict[str, int]) -> dict[str, Any]:
             "invert": False,
         },
         "decoder": {"type": "Sequence", "decoders": undo},
-        "model": {
-            "type": "BPE",
-            "vocab": indices,
-            "merges": [pair for _, pair in merges if "".join(pair) in indices],
-            "unk_token": None,
-            "ignore_merges": True,
-            "fuse_unk": False,
-            "byte_fallback": True,
-        },
     }
