@@ -19,13 +19,11 @@ from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from PIL import Image
 
-from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import MALFORMED, UserError, check_known
 from lab.files import (
     FINGERPRINT,
     RESULTS,
-    begins,
     fingerprint,
     is_generated,
     marked,
@@ -37,7 +35,6 @@ from lab.files import (
 from lab.measure import MEASURES
 from lab.methods import color_of, performer_note
 from lab.publish.tables import (
-    MEASURED,
     Extras,
     Section,
     finite,
@@ -511,7 +508,7 @@ def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
     for path in paths:
         if path.name == PAGE and (other := other_study(study, path)):
             raise UserError(f"{path} is the page of the study {other}; choose another --out")
-        if os.path.lexists(path) and not (is_generated(path) or is_early_page(study, path)):
+        if os.path.lexists(path) and not is_generated(path):
             raise UserError(
                 f"{path} was not written by scripts/study.sh, which needs that name; move it "
                 "away, or choose another --out"
@@ -525,13 +522,6 @@ def other_study(study: Study, page: Path) -> str | None:
     records = [*map(read_json, page.parent.glob(PATTERN)), *stored(page.parent).values()]
     names = {named_study(record) for record in records} - {None, study.name}
     return min(names, default=None)
-
-
-def is_early_page(study: Study, path: Path) -> bool:
-    """Whether it is the page of the study from before pages had a mark."""
-    if path.name != PAGE or not is_plain(path):
-        return False
-    return begins(f"# {study.about}\n")(path) and MEASURED.encode() in path.read_bytes()
 
 
 def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) -> list[Path]:
