@@ -16,7 +16,6 @@ from pathlib import Path
 from lab.console import run_command
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.options import train as train_options
 from lab.run.process import import_quickly
 
 TRAINED = ("transnormer_t1", "transformer_lm")
@@ -224,6 +223,8 @@ def write_random_words(dest: Path, words: int, tokens: int) -> None:
 
 def train(words: str, tokens: str, config: str, data: str, *rest: str) -> None:
     """Run scripts/train_lm.sh, on random words if DATA is missing; `rest` are its flags."""
+    from lab.options import train as train_options  # needs packages of fairseq's, which kernels do without
+
     if not Path(data).exists():
         write_random_words(Path(data), int(words), int(tokens))
     sys.argv = ["scripts/train_lm.sh", config, data, *rest]

@@ -25,9 +25,9 @@ from lab.run.folder import (
     keep_vocabulary,
     move_aside,
 )
-from lab.run.log import Progress
 from lab.run.plan import RunPlan
 from lab.run.process import Processes, run_fairseq, run_here
+from lab.run.progress import Progress
 from lab.run.recipe import option
 from user_dir.checks.same_settings import check_same_run
 from user_dir.checks.training_data import ADVICE, keep_data_record

@@ -21,7 +21,7 @@ from lab import children
 from lab.errors import UserError
 from lab.files import shown_path
 from lab.provenance import usable_cores
-from lab.run.log import Progress
+from lab.run.progress import Progress
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import read_study
 from lab.study.schema import STUDIES

@@ -64,6 +64,20 @@ def test_the_modules_take_their_arguments(by_name, tmp_path):
     assert sanitizer[0] == "compute-sanitizer" and sanitizer[sanitizer.index("--tool") + 1] == "racecheck"
 
 
+def test_the_parts_are_listed_without_the_packages_of_the_plugin():
+    """As on a machine that has only what the help names."""
+    program = (
+        "import sys\n"
+        "for name in ('yaml', 'hydra', 'omegaconf', 'tqdm', 'fairseq'):\n    sys.modules[name] = None\n"
+        "from lab.cli import COMMANDS\n"
+        "from lab.checks import gpu_check\n"
+        "options = COMMANDS['check gpu'].parse(['correctness', '--out', 'x'])\n"
+        "assert gpu_check.parts(options.out, options.data)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_parts_of_the_stage():
     assert parse(["speed", "--out", "x", "--only", "lm"]).only == ("lm",)
     with pytest.raises(UserError, match="speed has no part 'tests'"):

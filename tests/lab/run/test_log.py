@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from lab.publish.tables import shown, spread
-from lab.run.log import Progress, read_records, run_figures
+from lab.run.log import read_records, run_figures
+from lab.run.progress import Progress
 from tests.helpers.logs import LOG, line
 
 RUN = """\

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab.commands import quickstart
-from lab.run.log import SECONDS_OF_SILENCE
+from lab.run.progress import SECONDS_OF_SILENCE
 from lab.study.schedule import Follower, RunningCell
 from tests.helpers import forked
 
