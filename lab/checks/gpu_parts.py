@@ -16,6 +16,7 @@ from pathlib import Path
 from lab.console import run_command
 from lab.errors import UserError
 from lab.files import ROOT
+from lab.run.folder import LOG
 from lab.run.process import import_quickly
 
 TRAINED = ("transnormer_t1", "transformer_lm")
@@ -162,7 +163,7 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
         command += ["--dry-run"] if only_printed else []
     else:
         command += ["--max-update", str(UPDATES), "--batch-size", "64"]
-    log = None if only_printed else folder / "train.log"
+    log = None if only_printed else folder / LOG
     return Part(f"train-{name}", command, 240, ("torch", "fairseq"), log=log)
 
 

@@ -19,6 +19,7 @@ from lab.figures.analyse import LONGEST
 from lab.files import fingerprint, sha256_of, shown_path
 from lab.methods import ANALYSED, ATTENTIONS, VANILLA
 from lab.run.checkpoint import Checkpoint, check_reads_text, read_checkpoint, readable
+from lab.run.folder import LAST, LOG
 from lab.run.log import read_log
 from user_dir.analysis import AttentionInput, record_inputs, relative_deviation
 from user_dir.analysis.capture import attentions
@@ -241,17 +242,15 @@ class LoggedRun:
 
 def what_was_read(runs: Sequence[LoggedRun]) -> dict[str, Any]:
     """The runs that a record was made from."""
-    return {"runs": {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}}
+    return {"runs": {run_name(run.folder): sha256_of(run.folder / LOG)[:12] for run in runs}}
 
 
 def read_run(folder: Path) -> LoggedRun:
     """The log of a run, with the last record of a repeated update; UserError if the folder holds no run."""
     folder = folder.absolute()
-    log = folder / "train.log"
+    log = folder / LOG
     if not log.is_file():
-        raise UserError(
-            f"no run {shown_path(folder)}: it has no train.log; see scripts/study.sh analysis_runs"
-        )
+        raise UserError(f"no run {shown_path(folder)}: it has no {LOG}; see scripts/study.sh analysis_runs")
     found = read_log(log)
     records = {int(record["num_updates"]): record for record in found["train_inner"]}
     if not records:
@@ -260,7 +259,7 @@ def read_run(folder: Path) -> LoggedRun:
             "scripts/study.sh analysis_runs does"
         )
     valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
-    last = folder / "checkpoint_last.pt"
+    last = folder / LAST
     if not last.is_file():
         raise UserError(f"{shown_path(folder)} holds no {last.name}, which says what was trained")
     checkpoint = read_checkpoint(last)

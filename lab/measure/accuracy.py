@@ -23,7 +23,7 @@ from lab.errors import UserError
 from lab.files import read_json, shown_path
 from lab.measure import TrainedRun
 from lab.run.checkpoint import Checkpoint, default_settings, read_checkpoint
-from lab.run.folder import BEST, LRA_RUN
+from lab.run.folder import BEST, LOG, LRA_RUN
 from lab.run.kinds import Classification, check_lra_data, load_image_model, read_lra
 from lab.run.log import read_log, run_figures
 from user_dir.criterions import ClassificationCriterion
@@ -144,7 +144,7 @@ def measure_images(run: TrainedRun) -> dict[str, Any]:
         "split": split,
         **count_correct(checkpoint.model, checkpoint.task, split, size, run.device),
         "most_frequent_class": most_frequent(*(run.data.labelled(name)[1] for name in ("train", split))),
-        **logged(run.folder / "train.log"),
+        **logged(run.folder / LOG),
     }
 
 
@@ -224,7 +224,7 @@ def measure_copying(run: TrainedRun) -> dict[str, Any]:
     """The figures of copying on test; `converged_at` is the first logged update with a converged loss."""
     trained = read_checkpoint(run.checkpoint)
     found = copying(trained.model, trained.task, "test", trained.batch_size, run.device)
-    train = run_figures(run.folder / "train.log")["curves"].get("train", [])
+    train = run_figures(run.folder / LOG)["curves"].get("train", [])
     below = (update for update, bits in train if bits * math.log(2) < CONVERGED_LOSS)
     return {
         "parameters": trained.parameters,

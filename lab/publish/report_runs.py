@@ -18,9 +18,9 @@ from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, M
 from lab.publish.html import Cell, Link, Picture, Section, Table, curves
 from lab.publish.plots import Curve
 from lab.publish.tables import shown
+from lab.run.folder import LOG
 from lab.run.log import run_figures
 
-LOG = "train.log"
 # As printed, and bare as in fairseq's --log-file.
 CONFIGURATION = re.compile(r"^(?:.*\| INFO \| fairseq_cli\.train \| )?(\{'.*\})$")
 PARAMETERS = re.compile(r"^(?:.*\| )?num\. shared model params: ([\d,]+)")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from lab.errors import UserError
 from lab.provenance import usable_cores
+from lab.run.folder import LOG
 
 LAUNCHERS = {"spawn": "this command", "torchrun": "torchrun", "slurm": "srun"}
 """Names of the launchers for people, by their names on the command line."""
@@ -61,7 +62,7 @@ class Machines:
     def log_name(self) -> str:
         """The log of this place, in the folder of the run."""
         kind = "node" if self.launcher == "spawn" else "rank"
-        return f"train.{kind}{self.node_rank}.log" if self.node_rank else "train.log"
+        return f"train.{kind}{self.node_rank}.log" if self.node_rank else LOG
 
     def check_available(self) -> None:
         """UserError if this machine has too few GPUs."""
