@@ -386,3 +386,15 @@ def test_glue_and_lra_templates_have_a_job_for_each_task(root):
         [found] = re.findall(r"^tasks=\((.*)\)$", text, re.MULTILINE)
         assert sorted(found.split()) == sorted(tasks)
         assert f"--array=0-{len(tasks) - 1}\n" in text
+
+
+@pytest.mark.parametrize("name", ["glue", "lra"])
+def test_flags_of_fairseq_follow_a_templates_own_options(name, root, tmp_path):
+    folder = tmp_path / "scripts" / "slurm"
+    folder.mkdir(parents=True)
+    (folder / "requeue.sh").write_text("step() { printf '%s\\n' \"$@\"; }\n")
+    words = ("model.pt", "--", "--max-update", "9")
+    template = root / "scripts" / "slurm" / f"{name}.sbatch"
+    done = run("bash", template, *words, cwd=tmp_path, SLURM_ARRAY_TASK_ID="1")
+    _, *given = done.stdout.splitlines()
+    assert {"--task", "--jobs"} < {*given} and tuple(given[-len(words) :]) == words, done.stderr
