@@ -4,6 +4,7 @@ fairseq maps the files into memory, so it notices a truncated one only when a re
 the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
 """
 
+import os
 import struct
 from array import array
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ VOCABULARY_FILES = (DICTIONARY, *BYTE_PAIR_FILES, *PIECE_FILES)
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQ")
 """The header of fairseq's memory-mapped index: magic, version, code of the numbers' type, number of rows."""
+LENGTH_BYTES = 4
+ROW_BYTES = LENGTH_BYTES + 8
+"""Behind the header: the lengths of all rows, then where each begins."""
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
 """The bytes of a number by the code of its type in `fairseq.data.indexed_dataset`."""
 
@@ -92,10 +96,7 @@ class PreparedData:
         for path in (index, content):
             if not path.is_file():
                 raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}")
-        try:
-            lengths, size = read_row_lengths(index)
-        except UserError as error:
-            raise UserError(f"{error}; {PREPARE}") from None
+        lengths, size = read_row_lengths(index)
         if not lengths:
             raise UserError(f"the {split} split of {self.folder} is empty; {PREPARE}")
         expected = sum(lengths) * size
@@ -168,13 +169,12 @@ def read_row_lengths(index: Path) -> tuple[array, int]:
     """The length of every row, and the bytes of one number; UserError for a damaged index."""
     with index.open("rb") as file:
         header = file.read(HEADER.size)
-        if len(header) < HEADER.size or header[:9] != MAGIC:
+        magic, _, code, rows = HEADER.unpack(header) if len(header) == HEADER.size else (b"", 0, 0, 0)
+        if magic != MAGIC or code not in ITEM_BYTES:
             raise UserError(f"{index} is not the index of a prepared corpus; {PREPARE}")
-        _, _, code, rows = HEADER.unpack(header)
-        lengths, starts = file.read(4 * rows), file.read()
-    if len(lengths) != 4 * rows or len(starts) != 8 * rows:
-        raise UserError(f"{index} is truncated; {PREPARE}")
-    return array("i", lengths), ITEM_BYTES[code]
+        if os.fstat(file.fileno()).st_size != HEADER.size + ROW_BYTES * rows:
+            raise UserError(f"{index} is truncated; {PREPARE}")
+        return array("i", file.read(LENGTH_BYTES * rows)), ITEM_BYTES[code]
 
 
 def check_dictionary(path: Path) -> None:

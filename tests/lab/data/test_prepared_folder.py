@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
+from array import array
 from functools import partial
 from itertools import zip_longest
 
@@ -17,7 +18,7 @@ from fairseq.data import Dictionary
 from conventions import content
 from conventions.content import check_prepared
 from lab.data.preparation import write_manifest
-from lab.data.prepared import identify, open_prepared, read_manifest, same_data
+from lab.data.prepared import HEADER, MAGIC, identify, open_prepared, read_manifest, same_data
 from lab.errors import UserError
 from lab.files import ROOT, RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
@@ -207,6 +208,24 @@ def test_a_manifest_is_read_whatever_the_locale(tmp_path):
     command = [sys.executable, "-X", "utf8=0", "-c", reads + shows]
     read = subprocess.run(command, env=ascii_only, cwd=ROOT, capture_output=True, text=True)
     assert read.stdout.strip() == ascii("Möwe"), read.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "wrong"),
+    [
+        (0, 1, "is not the index of a prepared corpus"),
+        *((4, number, "is truncated") for number in (0, 2, 2**50, 2**62)),
+    ],
+)
+def test_an_index_whose_header_is_damaged_is_refused(code, number, wrong, tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    (tmp_path / "train.bin").write_bytes(bytes(4))
+    one_row = array("i", [1]).tobytes() + bytes(8)
+    (tmp_path / "train.idx").write_bytes(HEADER.pack(MAGIC, 1, 4, 1) + one_row)
+    assert open_prepared(tmp_path, ("train",)).tokens("train") == 1
+    (tmp_path / "train.idx").write_bytes(HEADER.pack(MAGIC, 1, code, number) + one_row)
+    with pytest.raises(UserError, match=f"train.idx {wrong}; prepare it again with a script of data-prep/$"):
+        open_prepared(tmp_path, ("train",))
 
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):
