@@ -23,8 +23,12 @@ TOKENIZERS = {WORDS: None, PIECES: SentencePieceEncoder}
 
 def main(arguments: Namespace) -> None:
     """Prepare the corpus, or check the existing one."""
-    texts.prepare(arguments, find_tokenizer, write_lines, partial(check_words, arguments))
-    check_vocabulary(arguments)
+
+    def check(folder: Path, manifest: dict) -> None:
+        check_words(arguments, manifest)
+        check_vocabulary(arguments, folder)
+
+    texts.prepare(arguments, find_tokenizer, write_lines, check)
 
 
 def check_words(arguments: Namespace, manifest: dict) -> None:
@@ -39,12 +43,12 @@ def check_words(arguments: Namespace, manifest: dict) -> None:
         )
 
 
-def check_vocabulary(arguments: Namespace) -> None:
-    """UserError if an existing --dest has another vocabulary than --vocabulary-from."""
-    folder = arguments.vocabulary_from
-    if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
+def check_vocabulary(arguments: Namespace, folder: Path) -> None:
+    """UserError if `folder`, which is or becomes --dest, has another vocabulary than --vocabulary-from."""
+    source = arguments.vocabulary_from
+    if source and tokenizer_fingerprint(source) != tokenizer_fingerprint(folder):
         raise UserError(
-            f"{arguments.dest} was not prepared with the vocabulary of {folder}; name another --dest "
+            f"{arguments.dest} was not prepared with the vocabulary of {source}; name another --dest "
             "or move it away"
         )
 

@@ -36,7 +36,7 @@ def main(arguments: Namespace) -> None:
     def write(reader: texts.SplitReader, target: Path) -> int:
         return write_documents(reader, clean, target)
 
-    def check(manifest: dict) -> None:
+    def check(folder: Path, manifest: dict) -> None:
         if not all("documents" in split for split in manifest["splits"].values()):
             raise UserError(
                 f"{arguments.dest} was prepared without marking its documents; name another --dest or move "

@@ -34,17 +34,19 @@ NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.t
 Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
 
+Check = Callable[[Path, dict], None]
+"""Raises UserError if a prepared folder, with its manifest, is not what was asked for."""
+
 
 def prepare(
     arguments: Namespace,
     find_tokenizer: Callable[[Namespace], Tokenize],
     write: Write,
-    check: Callable[[dict], None] = lambda manifest: None,
+    check: Check,
 ) -> None:
     """Make --dest of the corpus that the `arguments` name, unless it is there, and print its contents.
 
-    Raises UserError if it was made with another tokeniser or from another text, and if `check` raises it for
-    the manifest.
+    Raises UserError if it was made with another tokeniser or from another text, and if `check` raises it.
     """
     dest = arguments.dest
     settings = {"corpus": arguments.corpus}
@@ -60,12 +62,12 @@ def prepare(
         source = source or find_source(arguments)
         splits, verified = read_splits(arguments, source, write, folder)
         manifest = finish(folder, arguments.corpus, splits, tokenize, verified, source)
-        check(manifest)
+        check(folder, manifest)
         return manifest
 
     manifest = prepare_once(dest, build)
     check_settings(dest, manifest, settings)
-    check(manifest)
+    check(dest, manifest)
     accepted = arguments.allow_unverified or manifest["verified"] is not False
     check_accepted(dest, "unverified files", accepted, "--allow-unverified")
     check_source(manifest, arguments)

@@ -144,7 +144,7 @@ def test_fairseqs_own_sentencepiece_reads_the_model(small_prepared):
     assert bpe.decode(encoded) == text
 
 
-def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepared, tmp_path):
+def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepared, tmp_path, capsys):
     text = "Something else entirely , 你好 .\n"
     source = write_splits(tmp_path / "source", train=text, valid=text, test=text)
     dest, words = tmp_path / "data", tmp_path / "words"
@@ -152,7 +152,9 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
     call(*as_wikitext2(source, words))
+    capsys.readouterr()
     sentence = refused(*as_wikitext2(source, dest), "--vocabulary-from", words)
+    assert "is ready" not in capsys.readouterr().out
     assert f"{dest} was not prepared with the vocabulary of {words}" in sentence
     sentence = refused(*as_wikitext2(source, tmp_path / "other"), "--vocabulary-from", source)
     assert "--dest" not in sentence and "name a folder that a script of data-prep/ has written" in sentence
