@@ -159,7 +159,7 @@ def training_parser(kind: str) -> tuple[Parser, Parser]:
     options.add_argument(
         "--fresh",
         action="store_true",
-        help="start at update 1; checkpoints, log and curves in DIR move to DIR/earlier-N",
+        help="start at update 1; checkpoints, log, curves and dictionary in DIR move to DIR/earlier-N",
     )
     options.add_argument(
         "--allow-changed",

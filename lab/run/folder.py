@@ -34,12 +34,11 @@ LRA_RUN = "run.json"
 DATA_RECORD = json_with("data", FINGERPRINT)
 OF_A_CHECKPOINT = tuple(f"checkpoint*.{ending}" for ending in ("pt*", "json", "md", "png", "npy", "tsv"))
 """Checkpoints, and what is measured, drawn or predicted beside them."""
-LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", RUN_DATA)
+BESIDE_A_CHECKPOINT = (RUN_DATA, GLUE_TASK, LRA_RUN, *VOCABULARY_FILES)
+"""What a checkpoint was trained on, and the numbers of its words."""
+LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", *BESIDE_A_CHECKPOINT)
 HALF = ".????????.checkpoint*.pt.tmp"
-LEFT_BY_A_START = (
-    *(LOG, RUN_DATA, GLUE_TASK, LRA_RUN, *VOCABULARY_FILES),
-    *(HALF, "tensorboard/**/events.out.tfevents.*"),
-)
+LEFT_BY_A_START = (LOG, *BESIDE_A_CHECKPOINT, HALF, "tensorboard/**/events.out.tfevents.*")
 """Files that a run writes before its first checkpoint, in its own folder."""
 SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
 """Names that fairseq gives to checkpoints."""
@@ -141,7 +140,8 @@ def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
     Nothing is deleted.
     """
     if left is None:
-        left = [path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern))]
+        found = (path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern)))
+        left = list(dict.fromkeys(found))  # a name may match two patterns
     if not left:
         return
     number = 1

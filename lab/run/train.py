@@ -87,11 +87,12 @@ def take_up(
     aside what another run has left. UserError if a run with other settings, another dictionary or other data
     has begun there, but for the settings that are `allowed` to differ.
     """
-    path, failed_start = folder.path, folder.is_failed_start
-    if data and not failed_start:
-        check_vocabulary(data, path, folder.option)
+    path = folder.path
     if fresh:
         move_aside(path)
+    failed_start = folder.is_failed_start
+    if data and not failed_start:
+        check_vocabulary(data, path, folder.option)
     start = find_resume_point(path, *(["move them away"] if folder.command else []))
     if start:
         check_same_run(str(path), start.groups, read)

@@ -13,7 +13,7 @@ from lab.errors import UserError, explain
 from lab.files import run_lock, write_json
 from lab.run.checkpoint import find_resume_point, newest_whole, read_whole
 from lab.run.folder import RunFolder, move_aside
-from lab.run.train import complete_save, is_finished
+from lab.run.train import complete_save, is_finished, take_up
 from tests.helpers.damages import DAMAGES
 
 TRAIN_LM = "scripts/train_lm.sh"
@@ -93,6 +93,34 @@ def test_fresh_removes_nothing(tmp_path, capsys):
     assert "earlier-2: checkpoint_last.pt, checkpoint_last.test.carried.md" in capsys.readouterr().out
     assert (tmp_path / "earlier-2" / "checkpoint_last.pt").is_file() and (tmp_path / "thesis.tex").is_file()
     assert find_resume_point(tmp_path) is None
+
+
+def test_fresh_moves_a_file_once_whose_name_has_two_endings(tmp_path):
+    for name in ("checkpoint_best.pt", "checkpoint_best.pt.json"):
+        (tmp_path / name).write_text(name)
+    move_aside(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "earlier-1").iterdir()) == [
+        "checkpoint_best.pt",
+        "checkpoint_best.pt.json",
+    ]
+
+
+def test_fresh_keeps_what_the_earlier_checkpoints_need_and_takes_another_dictionary(
+    corpus, trained, tmp_path
+):
+    folder, data = tmp_path / "run", tmp_path / "data"
+    shutil.copytree(trained, folder)
+    shutil.copytree(corpus, data)
+    with (data / "dict.txt").open("a") as file:
+        file.write("more 1\n")
+    for name in ("run.json", "glue_task.json"):
+        (folder / name).write_text(f"{name} of the earlier run")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert take_up(RunFolder(folder), data, None, fresh=True) is None
+    aside = folder / "earlier-1"
+    for name in ("checkpoint_last.pt", "train.log", "dict.txt", "data.json", "run.json", "glue_task.json"):
+        assert (aside / name).read_bytes() == before[name]
+    assert (folder / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
 
 
 @pytest.mark.parametrize(("saved", "other"), [("best", "last"), ("last", "best")])
