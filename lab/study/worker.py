@@ -41,6 +41,10 @@ from lab.study.tuning import tried
 from user_dir.checks.options import logger as idle_options
 
 
+class WrongSettings(UserError):
+    """A mistake in the settings, which the other cells of the command share."""
+
+
 def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
     """The arguments as fairseq-train reads them; UserError for mistakes that can be found without data.
 
@@ -69,12 +73,15 @@ def only_if(logger: logging.Logger, wanted: Callable[[logging.LogRecord], bool])
 
 
 def plan_of(cell: Cell, gpu: bool) -> RunPlan:
-    """The training of a cell, after all checks that are possible beforehand.
+    """The training of a cell, after all checks that are possible beforehand; writes nothing.
 
-    Raises UserError; writes nothing.
+    Raises WrongSettings, or UserError for the data.
     """
     arguments = cell.arguments(gpu)
-    read = check_arguments(cell, arguments)
+    try:
+        read = check_arguments(cell, arguments)
+    except UserError as error:
+        raise WrongSettings(str(error)) from None
     folder = cell.data_folder()
     if folder:
         folder = folder.absolute()
@@ -188,8 +195,7 @@ def main() -> None:
             with cell.run.log.open("a") if cell.folder.is_dir() else sys.stderr as out:
                 traceback.print_exc(file=out)
             sentence = unexpected(error)
-        wrong = isinstance(error, UserError) and not cell.folder.is_dir()
-        end_with_error(sentence, SETTINGS_ARE_WRONG if wrong else 1)
+        end_with_error(sentence, SETTINGS_ARE_WRONG if isinstance(error, WrongSettings) else 1)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -381,6 +381,16 @@ def test_a_process_of_a_cell_says_what_is_wrong_before_it_writes(study_file, tmp
 
 
 @pytest.mark.slow
+def test_damaged_data_are_a_mistake_of_their_cells_alone(tmp_path):
+    data = write_lra(tmp_path / "image", "image")
+    os.truncate(data / "train.pixels.npy", 100)
+    asked = {"setting": ["papers"], "task": ["image"], "method": ["lln"]}
+    cell, *_ = cells(read_study("lra"), asked, out=tmp_path / "out", data=data)
+    done = forked.run([sys.executable, "-m", "lab.study.worker", *request_of(cell)], cwd=ROOT)
+    assert done.returncode == 1 and "train.pixels.npy" in done.stdout and done.stdout.startswith("error: ")
+
+
+@pytest.mark.slow
 def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeypatch):
     flags = ("--log-interval", "1", "--max-update", "1000000", "--no-save", "--disable-validation")
     [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out", flags=flags)
