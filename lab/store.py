@@ -15,7 +15,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from lab.errors import UserError
+from lab.errors import MALFORMED, UserError
 from lab.files import fingerprint, shown_path, write_atomically
 
 
@@ -124,7 +124,7 @@ def read_store(path: Path) -> list[Record]:
             else:
                 records.append(_unpacked(content, shared))
                 place_of(records[-1])
-        except (ValueError, TypeError, LookupError):
+        except MALFORMED:
             wrong = "is not a record; restore the file, or remove the line to measure its cell again"
             if line.startswith("<<<<<<< "):
                 wrong = "begins a conflict of a merge; keep the lines of both sides, each once"

@@ -67,7 +67,8 @@ def test_what_is_no_store_is_named_with_its_line(tmp_path):
     lines = store_text(RECORDS).splitlines()
     last = json.loads(lines[-1])
     without_cell = {key: value for key, value in last.items() if key != "cell"}
-    for line in ("{", "[]", "{}", *map(json.dumps, ({**last, "settings": "gone"}, without_cell))):
+    edited = ({**last, "cell": cell} for cell in ("x", {"seed": 1, "tuning": "x"}))
+    for line in ("{", "[]", "{}", *map(json.dumps, ({**last, "settings": "gone"}, without_cell, *edited))):
         path.write_text("\n".join([*lines[:-1], line]), encoding="utf-8")
         with pytest.raises(UserError, match=r"records.jsonl: line 6 is not a record; .* or remove the line"):
             read_store(path)
