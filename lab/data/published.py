@@ -116,7 +116,7 @@ def download(url: str, path: Path, other_sources: str) -> None:
         finally:
             if not output.tell():
                 partial.unlink()
-    os.replace(partial, path)
+        os.replace(partial, path)  # before the lock ends
 
 
 def partial_of(url: str, path: Path) -> Path:

@@ -46,6 +46,21 @@ def test_interrupted_download_resumes(tmp_path, ranges):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_no_other_run_can_write_a_part_until_it_has_its_name(tmp_path, monkeypatch):
+    refused = []
+
+    def replace(partial, path):
+        with partial.open("ab") as output, pytest.raises(UserError, match="another run is downloading"):
+            published._claim(output, partial)
+        refused.append(partial)
+        partial.rename(path)
+
+    monkeypatch.setattr(published.os, "replace", replace)
+    with serving() as server:
+        download(address(server), tmp_path / "file")
+    assert len(refused) == 1 and (tmp_path / "file").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("extra", [b"", b"of another file"])
 def test_part_that_is_complete_or_too_long(tmp_path, extra):
     (tmp_path / "file.part").write_bytes(b"somebody else's")
