@@ -41,7 +41,12 @@ def cells_asked(options: Namespace) -> list[Cell]:
     asked = {"task": find_tasks(options), "lr": [str(rate) for rate in options.learning_rates or ()]}
     cells = cells_of(Plan(study, out, data, flags, start), asked, study.seeds)
     if options.seeds:
-        cells = [replace(cell, seed=seed) for cell in cells if cell.seed == 1 for seed in options.seeds]
+        cells = [
+            replace(cell, seed=seed)
+            for cell in cells
+            if cell.seed == cell.first_seed
+            for seed in options.seeds
+        ]
     order = asked["task"]
     return sorted(cells, key=lambda cell: order.index(cell.values["task"]))
 

@@ -126,7 +126,8 @@ def write_table(records: Sequence[Record]) -> str:
         ]
         for name, group in encoders.items()
     ]
-    if guessing := [majority_figure(records, *column) for column in columns]:
+    guessing = [majority_figure(records, *column) for column in columns]
+    if any(figure != "–" for figure in guessing):
         rows.append(["the most frequent class", "–", *guessing, *["–"] * len(PAPERS)])
     rows += paper_rows(columns)
     header = ["", "million parameters", *titles, *AVERAGES]

@@ -21,6 +21,7 @@ from lab.publish.html import Table, markdown_parts
 from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
 from lab.run.log import read_records
 from lab.run.recipe import option
+from lab.study.cells import Cell
 from lab.study.cli import keep_best_weights
 from lab.study.declaration import read_best, read_study
 from lab.study.records import best_records
@@ -191,6 +192,12 @@ def test_the_columns_and_averages_of_a_table():
     assert cells["average of 4, as LLN's |"] == "24.50 |"  # MNLI m, QNLI, QQP and SST-2
 
 
+def test_a_table_of_scores_alone_has_no_row_of_classes():
+    found = made_up("0.1", 1, 61.0, "STS-B")
+    found["found"]["dev"] = {"valid": dict.fromkeys(TASKS["STS-B"].metrics, 61.0)}
+    assert "most frequent class" not in glue_table.write_table([found])
+
+
 def test_best_is_the_rate_with_the_best_mean():
     """The rate with the best mean, not the best single run; all of its seeds are shown."""
     best = read_best({"axis": "lr", "highest": "score"}, {"task": None, "lr": None}, "here")
@@ -220,6 +227,13 @@ def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     options = finetuning([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
     found = finetune_glue.cells_asked(options)
     assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
+
+
+def test_seeds_replace_those_that_the_yaml_counts_from(glue, pretrained, monkeypatch):
+    monkeypatch.setattr(Cell, "first_seed", 7)
+    words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
+    found = finetune_glue.cells_asked(finetuning([*words, "--seeds", "2,3", "--learning-rates", "0.01"]))
+    assert [cell.seed for cell in found] == [2, 3]
 
 
 def test_a_dry_run_with_flags(call, glue, pretrained, tmp_path, capsys):
