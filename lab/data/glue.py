@@ -67,7 +67,7 @@ def find_sources(folder: Path, task: GlueTask, partial: bool) -> dict[str, Sourc
     if "train" not in sources and task.name == "MRPC":
         sources |= _msr_sources(folder)
     if "train" not in sources and partial:
-        sources |= _samples(folder, task, "valid" in sources)
+        sources |= _samples(folder, "valid" in sources)
     needed = [split for split in task.files if not split.startswith("test")]
     if partial:
         needed = ["train", "valid"]
@@ -95,7 +95,7 @@ def _msr_sources(folder: Path) -> dict[str, Source]:
     return sources | ({"test": Source(files["test"])} if files["test"] else {})
 
 
-def _samples(folder: Path, task: GlueTask, has_valid: bool) -> dict[str, Source]:
+def _samples(folder: Path, has_valid: bool) -> dict[str, Source]:
     for ending in SAMPLES:
         train, dev = folder / f"train{ending}", folder / f"dev{ending}"
         if train.is_file() and (has_valid or dev.is_file()):

@@ -243,7 +243,7 @@ def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: i
         points: dict[int, dict[str, float]] = {}
         for update, path in checkpoints_of(run.folder):
             print(f"  {label}: update {update:,}", flush=True)
-            points[update] = _deviations(load(path, data), data, minibatches)
+            points[update] = _deviations(load(path, data), minibatches)
         by_layer[label] = {str(update): one for update, one in points.items()}
         layers = [[value for name, value in one.items() if name != ALL] for one in points.values()]
         whole.curve(label, points, [one[ALL] for one in points.values()], run.method, style="o-")
@@ -255,7 +255,7 @@ def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: i
     )
 
 
-def _deviations(trained: Checkpoint, data: PreparedData, count: int) -> dict[str, float]:
+def _deviations(trained: Checkpoint, count: int) -> dict[str, float]:
     parts: dict[str, nn.Module] = {ALL: trained.model, **attentions(trained.model)}
     norms: dict[str, list[float]] = {name: [] for name in parts}
     for loss in _minibatch_losses(trained, count):
