@@ -118,6 +118,12 @@ def check_gpus(asked: int | None) -> None:
         raise UserError("--gpus is 1, but this machine has 0 usable GPUs; give 0 for the CPU")
 
 
+def checkpoint_of(options: Namespace) -> Path:
+    """The checkpoint that the options name, see `whole_checkpoint`; UserError if they name several."""
+    check_one_model("CHECKPOINT", str(options.checkpoint))
+    return whole_checkpoint(options.checkpoint.absolute())
+
+
 def result_files(
     command: str,
     options: Namespace,
@@ -131,7 +137,6 @@ def result_files(
     UserError for a file that cannot be written or holds anything but a result (`ours`) of `command` for
     this checkpoint and split; the message names another command if the model needs it.
     """
-    check_one_model("CHECKPOINT", str(checkpoint))
     if options.out and len(options.splits) > 1:
         raise UserError("--out names one file, but --split several splits; give one, or leave --out out")
     files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}
@@ -193,7 +198,7 @@ def describe_perplexity(result: Result) -> str:
 
 def evaluate_perplexity(options: Namespace) -> None:
     """For `evaluate ppl`."""
-    path = options.checkpoint.absolute()
+    path = checkpoint_of(options)
     files = result_files(PPL_SCRIPT, options, path, json_with(*PPL_KEYS))
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
@@ -208,7 +213,7 @@ def evaluate_with_state(options: Namespace) -> None:
     """For `evaluate ppl --carry-state`."""
     from lab.measure import carried_state  # loads matplotlib: half a second
 
-    path, ours = options.checkpoint.absolute(), json_with(*CARRIED_KEYS)
+    path, ours = checkpoint_of(options), json_with(*CARRIED_KEYS)
     files = result_files(PPL_SCRIPT, options, path, ours, ".carried.json", carried_state.BESIDE)
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
@@ -229,7 +234,7 @@ def main(options: Namespace) -> None:
         (evaluate_with_state if options.carry_state else evaluate_perplexity)(options)
         return
     evaluation = EVALUATIONS[options.kind]
-    path = whole_checkpoint(options.checkpoint.absolute())
+    path = checkpoint_of(options)
     files = result_files(options.command, options, path, json_with(*evaluation.keys))
     settings, results = evaluation.evaluate(path, options)
     check_settings(files, settings)

@@ -251,6 +251,8 @@ CHECKPOINTS = {
     "evil": "nothing in it was run",
     "pickled": "nothing in it was run",
 }
+# What commands that take the newest one beside a half-written one say where there is none.
+INCOMPLETE = dict.fromkeys(("nothing", "half"), "is incomplete, without another checkpoint beside it")
 # Copies of the corpus with one file cut to so many bytes, or without it, and the message.
 CUT = {
     "shorter-bin": ("train.bin", -2, "train.bin holds"),
@@ -304,7 +306,7 @@ RUNS = [
     *((EVALUATE.replace(" data", f" {name}"), CUT[name][2]) for name in ("shorter-test", "manifest")),
     (TRAIN.replace(" data ", " nowhere "), "no data folder"),
     # not a checkpoint, or not one to start from
-    *((f"{EVAL} {name}.pt data", sign) for name, sign in CHECKPOINTS.items()),
+    *((f"{EVAL} {name}.pt data", sign) for name, sign in {**CHECKPOINTS, **INCOMPLETE}.items()),
     *((f"{TRAIN} --restore-file {name}.pt", sign) for name, sign in CHECKPOINTS.items()),
     (f"{TRAIN} --restore-file {TRAINED} --decoder-embed-dim 32", "decoder_embed_dim is 16, not 32"),
     (f"{TRAIN} --restore-file {TRAINED} --criterion cross_entropy", "another --criterion, "),

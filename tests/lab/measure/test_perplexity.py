@@ -80,6 +80,18 @@ def test_figures(evaluated, checkpoint, corpus, tmp_path, capsys):
     assert f"{math.exp(nats):.2f} per word" in printed and str(tmp_path / "result.json") in printed
 
 
+@pytest.mark.parametrize("flags", [[], ["--carry-state"]], ids=["pieces", "carried"])
+def test_a_half_written_checkpoint_stands_back_for_the_newest_whole_one(
+    flags, call, trained, corpus, tmp_path, capsys
+):
+    folder, out = tmp_path / "run", tmp_path / "result.json"
+    shutil.copytree(trained, folder)
+    os.truncate(folder / "checkpoint_best.pt", 5000)
+    call("scripts/eval_ppl.sh", folder / "checkpoint_best.pt", corpus, "--out", out, *flags)
+    assert "checkpoint_best.pt is incomplete; taking checkpoint_last.pt" in capsys.readouterr().out
+    assert json.loads(out.read_text())["checkpoint"] == str(folder / "checkpoint_last.pt")
+
+
 def test_no_logits_of_a_whole_batch(evaluated, monkeypatch):
     def output_layer(*_):
         raise AssertionError("all logits were asked for")
