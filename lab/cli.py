@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
 
-from lab.console import run_command
+from lab.console import run_command, say_loading
 from lab.errors import UserError, suggestion
 from lab.run.process import import_quickly
 
 LAB = "scripts/lab.sh"
-SLOW = ("run.", "measure.", "export.", "figures.", "publish.", "data.")
-"""Modules that take seconds to import and print nothing meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Command:
         options: the function of lab/options that reads the command line, with `kind` if there is one; without
             it, `parse` of the module itself, which then is quick to import.
         old: the script in the previous release, without folder and ending.
+        quick: whether its module is imported without torch and fairseq, which takes seconds.
     """
 
     module: str
@@ -40,6 +39,7 @@ class Command:
     options: str = ""
     kind: str = ""
     old: str = ""
+    quick: bool = False
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """The options on the command line, which `main` gets."""
@@ -57,6 +57,7 @@ COMMANDS = {
         "commands.quickstart",
         "set-up, a small corpus, three language models trained and compared",
         "scripts/quickstart.sh",
+        quick=True,
     ),
     "prepare bundled_corpus": _prepare(
         "bundled_corpus", "bundled_corpus", "prepare the corpus that comes with Python"
@@ -143,12 +144,13 @@ COMMANDS = {
         "study.cli",
         "run an experiment that a YAML declares: cells, tables, verdicts, plots",
         "scripts/study.sh",
+        quick=True,
     ),
     "figures": Command(
-        "figures.analyse", "analyse attention: the papers' analyses and figures", old="analyse"
+        "figures.analyse", "analyse attention: the papers' analyses and figures", old="analyse", quick=True
     ),
-    "report": Command("publish.report", "write an HTML report of your runs", old="report"),
-    "costs": Command("commands.costs", "measure the stale committed costs again, on a CPU"),
+    "report": Command("publish.report", "write an HTML report of your runs", old="report", quick=True),
+    "costs": Command("commands.costs", "measure the stale committed costs again, on a CPU", quick=True),
     "results": Command(
         "commands.make_results",
         "bring the documents up to date with the committed results",
@@ -168,15 +170,17 @@ COMMANDS = {
         "checks.gpu_check",
         "build, test and measure the CUDA kernels, and the models on a GPU",
         old="gpu_check",
+        quick=True,
     ),
     "check faults": Command(
-        "checks.fault_check", "break small runs and count the survivors", old="fault_check"
+        "checks.fault_check", "break small runs and count the survivors", old="fault_check", quick=True
     ),
     "check sources": Command(
         "data.published",
         "test the download addresses",
         "data-prep/check_sources.sh",
         "prepare.addresses",
+        quick=True,
     ),
 }
 """Commands by the words after `scripts/lab.sh`; all further words are options of the command."""
@@ -240,8 +244,8 @@ def run() -> None:
         words = [*takewhile(lambda word: not word.startswith("-"), words), "--help"]
     sys.argv = [name_of(name), *words]
     options = command.parse(words)
-    if sys.stderr.isatty() and command.module.startswith(SLOW):
-        print("loading torch and fairseq ...", file=sys.stderr)
+    if not command.quick:
+        say_loading()
     import_quickly(f"lab.{command.module}").main(options)
 
 

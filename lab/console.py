@@ -50,6 +50,12 @@ def split_flags(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return list(words[:place]), tuple(words[place + 1 :])
 
 
+def say_loading() -> None:
+    """Say on a terminal that torch and fairseq are loaded, which takes seconds."""
+    if sys.stderr.isatty():
+        print("loading torch and fairseq ...", file=sys.stderr)
+
+
 def add_device(parser: Parser) -> None:
     """--device, the same for every benchmark."""
     parser.add_argument(

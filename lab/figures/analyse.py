@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from lab.console import Parser, count
+from lab.console import Parser, count, say_loading
 from lab.files import ROOT, check_output_folder
 
 COMMAND = "scripts/lab.sh figures"
@@ -238,4 +238,5 @@ def main(options: argparse.Namespace) -> None:
     elif options.redraw:
         function("figure.redraw")(options)
     else:
+        say_loading()
         function(f"{MODULES.get(options.what, options.what)}.run_{options.what}")(options)

@@ -72,6 +72,37 @@ class Recorder:
         self.recorded.append((self.module, options, environment("cpu")["command"]))
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        *((verb, True) for verb in ("average", "finetune", "results", "prepare text", "train lm")),
+        *((verb, False) for verb in ("check sources", "report", "figures", "study")),
+    ],
+)
+def test_a_terminal_is_told_of_the_seconds_that_an_import_takes(typed, says, monkeypatch, capsys):
+    monkeypatch.setattr(Command, "parse", lambda command, words: words)
+    monkeypatch.setattr("lab.cli.import_quickly", lambda module: Recorder(module, []))
+    monkeypatch.setattr(sys, "argv", ["lab", *typed.split()])
+    main()
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["lab", *typed.split()])
+    main()
+    assert capsys.readouterr().err == ("loading torch and fairseq ...\n" if says else "")
+
+
+def test_quick_commands_are_those_whose_module_needs_neither_torch_nor_fairseq():
+    program = (
+        "import sys\nfrom importlib import import_module\nfrom lab.cli import COMMANDS\n"
+        "sys.modules |= {'torch': None, 'fairseq': None}\n"
+        "for name, command in COMMANDS.items():\n"
+        "    try:\n        import_module(f'lab.{command.module}')\n"
+        "    except ModuleNotFoundError:\n        assert not command.quick, name\n"
+        "    else:\n        assert command.quick, name\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 def test_help_imports_neither_torch_nor_fairseq():
     """One process for all verbs: each would only import more."""
     program = (
