@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,12 +203,18 @@ def test_a_record_measured_otherwise_is_refused(out, finished):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_run_below_the_log_interval_has_dashes(call, study_file, tmp_path):
-    words = [study_file, "--method", "elu", "--out", tmp_path / "out"]
-    call(study, *words, "--", *SHORT, "--log-interval", 100, "--max-update", 2)
-    found = record(tmp_path / "out")
+def test_the_page_of_a_run_below_the_log_interval_has_dashes(call, study_with, tmp_path, capsys):
+    columns = [["loss, nats", "loss_nats", ".4f"], ["converged at update", "converged_at", ",.0f"]]
+    path, out = study_with(table={"rows": "method", "columns": columns}).path, tmp_path / "out"
+    words = [path, "--method", "elu", "--out", out, "--", *SHORT, "--log-interval", 100, "--max-update", 2]
+    call(study, *words)
+    found = record(out)
     assert found["training"]["updates"] == 2
-    call(study, *words, "--", *SHORT, "--log-interval", 100, "--max-update", 2)
+    row = rf"^\| 1\+elu\S* \| {found['found']['loss_nats']:.4f} \| – \| 1 \|$"
+    assert re.search(row, (out / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    capsys.readouterr()
+    call(study, *words)
+    assert "1 run, 1 done before" in capsys.readouterr().out
 
 
 @pytest.mark.longest
