@@ -43,11 +43,14 @@ def table(of, records, preset="lra_skyformer"):
 
 def test_an_average_is_of_the_figures_that_its_row_shows(lra):
     records = [record("text", "elu", seed, 60.0 + seed) for seed in (1, 2, 6)]
-    records += [record(task, "elu", 1, 51.0 + 10 * place) for place, task in enumerate(TASKS[1:])]
+    records += [record(task, "elu", 1, 55.0 + 10 * place) for place, task in enumerate(TASKS[1:])]
     records += [record("text", "lln", 1, 51.5)]
+    records += [record(task, "softmax", 1, 51.0 + 10 * place) for place, task in enumerate(TASKS)]
     text = table(lra, records)
-    row = "| 62.00 (61.00 to 66.00) | 51.00\\* | 61.00 | 71.00 | 81.00 | 65.20 | 1,001 to 1,006 |"
+    row = "| 62.00 (61.00 to 66.00) | 55.00 | 65.00 | 75.00 | 85.00 | 68.40 | 1,001 to 1,006 |"
     assert f"| 1+elu {row}" in text
+    row = "| 51.00\\* [1 of 3 seeds] | 61.00 | 71.00 | 81.00 | 91.00 | – | 1,001 |"
+    assert f"| softmax {row}" in text  # a figure at the baseline
     assert "| LLN | 51.50\\* [1 of 3 seeds] | – | – | – | – | – | 1,001 |" in text
     assert "| most frequent class | 50.00 | 50.00 | 50.00 | 50.00 | 50.00 | – | – |" in text
     assert "average" not in table(lra, records[:4])
