@@ -201,7 +201,7 @@ def _curve(record: Record, color: str) -> Curve:
     buckets, apart = record["found"]["carried"]["buckets"], record["cell"]["way"] == "apart"
     label = label_of(record["cell"]["model"])
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    return Curve(f"{label}, apart", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
+    return Curve(f"{label}, without", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
 
 
 EXTRAS = {
