@@ -1,5 +1,6 @@
 """Training on consecutive text: the streams, the states between batches, invalid settings."""
 
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import TokenBlockDataset
 from fairseq.tasks.language_modeling import LanguageModelingConfig
+from torch.distributed.utils import _to_kwargs
 
 from lab.data.preparation import write_rows
 from tests.helpers.lm import build_lm, dictionary
@@ -120,6 +122,31 @@ def test_states_are_carried_and_detached(task, plan):
     for batch in batches:  # a graph that is used twice would raise
         task.train_step(batch, model, criterion, Optimizer(), 0)
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+def moved_by_ddp(model):
+    """Hand the model its arguments as torch's DDP does on a GPU."""
+    forward = model.forward
+
+    def moved(*args, **kwargs):
+        [args], [kwargs] = _to_kwargs(args, kwargs, torch.device("cpu"), False)
+        return forward(*args, **kwargs)
+
+    model.forward = moved
+    return model
+
+
+def test_states_are_carried_through_ddp(task):
+    criterion = CrossEntropyCriterion(task, False)
+
+    def losses(model):
+        batches = [task.dataset("train")[i] for i in range(4)]
+        found = [task.valid_step(batch, model, criterion)[0] for batch in batches]
+        found += [task.train_step(batch, model, criterion, Optimizer(), 0)[0] for batch in batches]
+        return [loss.item() for loss in found]
+
+    model = build_lm("transnormer_t1")
+    assert losses(moved_by_ddp(copy.deepcopy(model))) == losses(model)
 
 
 def test_states_start_again_at_the_start_and_after_a_gap(task):

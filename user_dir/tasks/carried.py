@@ -6,6 +6,8 @@ that batch i - 1 has left, detached. The rest that does not fill a sample of eve
 start again in each epoch and where a run resumes: checkpoints do not contain them.
 """
 
+from collections import UserDict
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -103,17 +105,21 @@ class StreamIterator(EpochBatchIterator):
 
 
 class CarriedState:
-    """The states that one batch leaves to the next."""
+    """The states that one batch leaves to the next.
+
+    They are no `dict`: torch's DDP hands the model a copy of each dict that is not empty when it moves the
+    arguments to a GPU, and what the model writes there is lost.
+    """
 
     def __init__(self) -> None:
-        self.state: dict[str, State] = {}
+        self.state: MutableMapping[str, State] = UserDict()
         self.next = self.bytes = 0
 
     def enter(self, sample: Sample) -> Sample:
         """The batch with the states of the one before; empty ones at the start and after a gap."""
         index = int(sample["id"][0])
         if index == 0 or index != self.next:
-            self.state, self.bytes = {}, 0
+            self.state, self.bytes = UserDict(), 0
         self.next = index + 1
         carried = {"incremental_state": self.state, "next_segment": True}
         return {**sample, "net_input": {**sample["net_input"], **carried}}
