@@ -110,18 +110,29 @@ assert made.get_lr() == again.get_lr() == 0.05
         from fairseq.optim import FairseqOptimizer
         from fairseq.optim.amp_optimizer import AMPOptimizer
 
+        class Clipped(FairseqOptimizer):
+            def step(self, closure=None, scale=1.0, groups=None):
+                torch.nn.utils.clip_grad_value_(self.params, 2.5)
+                super().step(closure, scale, groups)
+
         weight = torch.nn.Parameter(torch.zeros(2))
-        inner = FairseqOptimizer(None)
+        inner = Clipped(None)
         inner._optimizer = torch.optim.SGD([weight], lr=1.0)  # whose step is the gradient
         common = SimpleNamespace(
             amp_init_scale=4, amp_scale_window=3, fp16_init_scale=128, min_loss_scale=1e-4
         )
         amp = AMPOptimizer(SimpleNamespace(optimizer=None, common=common), [weight], inner)
         amp._grad_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)  # CUDA's is off without a GPU
-        amp.backward((weight * torch.tensor([2.0, 3.0])).sum())
-        amp.clip_grad_norm(0.0)  # as in each of fairseq's updates
-        amp.step()
-        assert weight.tolist() == [-2.0, -3.0], weight
+        for gradient, found, scale in (
+            ([2.0, 3.0], [-2.0, -2.5], 128),
+            ([2.0, float("inf")], [-2.0, -2.5], 64),
+            ([1.0, 1.0], [-3.0, -3.5], 64),
+        ):
+            amp.zero_grad()
+            amp.backward((weight * torch.tensor(gradient)).sum())
+            amp.clip_grad_norm(0.0)  # as in each of fairseq's updates
+            amp.step()
+            assert weight.tolist() == found and amp.scaler.get_scale() == scale, weight
         """,
     "read_in_order": """
         import pathlib, tempfile, torch

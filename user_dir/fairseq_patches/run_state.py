@@ -35,8 +35,11 @@ def apply() -> None:
 
     @replaces(AMPOptimizer, "step")
     def step(unused, self):
-        # fairseq hands its own wrapper over, for which torch's scaler unscales the gradients a second time
-        self.scaler.step(self.optimizer)
+        # fairseq hands its own wrapper over, for which torch's scaler unscales the gradients a second time;
+        # torch's optimizer alone would leave out what the wrapper's step adds, such as clipping
+        found = self.scaler._found_inf_per_device(self.optimizer).values()
+        if not any(overflow.item() for overflow in found):
+            self.fp32_optimizer.step()
         self.scaler.update()
 
     @replaces(EMA, "__init__")
