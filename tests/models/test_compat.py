@@ -74,6 +74,24 @@ made.model.load_state_dict(half)
 again = resumed(made, flags)
 assert torch.equal(torch.cat([x.flatten() for x in again.optimizer.fp32_params]), weights(made).float())
 """,
+    "restore_counts": TRAINER
+    + """
+flags = "--optimizer adam --fp16 --memory-efficient-fp16"
+made, batches = trainer(flags)
+made.train_step(batches[:1])
+assert resumed(made, flags).optimizer.scaler._iter == 1
+""",
+    "count_of_averages": TRAINER
+    + """
+flags = "--optimizer sgd --store-ema --ema-decay 0.5 --ema-update-freq 3"
+made, batches = trainer(flags)
+for batch in batches[:2]:
+    made.train_step([batch])
+both = made, resumed(made, flags)
+for one in both:
+    one.train_step(batches[2:3])
+assert torch.equal(*(weights(one.ema) for one in both))
+""",
     "load_without_averages": TRAINER
     + """
 made, batches = trainer("--optimizer sgd")
@@ -133,6 +151,17 @@ assert made.get_lr() == again.get_lr() == 0.05
             amp.clip_grad_norm(0.0)  # as in each of fairseq's updates
             amp.step()
             assert weight.tolist() == found and amp.scaler.get_scale() == scale, weight
+        saved = amp.state_dict()
+        resumed = AMPOptimizer(SimpleNamespace(optimizer=None, common=common), [weight], inner)
+        resumed._grad_scaler = torch.amp.GradScaler("cpu", growth_interval=2)
+        resumed.load_state_dict({key: x for key, x in saved.items() if key != "scaler"})  # of fairseq alone
+        assert resumed.scaler.get_scale() == 2.0**16
+        resumed.load_state_dict(saved)
+        assert resumed.scaler.get_scale() == 64
+        resumed.backward(weight.sum())
+        resumed.clip_grad_norm(0.0)
+        resumed.step()
+        assert resumed.scaler.get_scale() == 128  # after two updates without an overflow
         """,
     "read_in_order": """
         import pathlib, tempfile, torch

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from fairseq.models.ema.ema import EMA
 from fairseq.optim.amp_optimizer import AMPOptimizer
-from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin, _MemoryEfficientFP16OptimizerMixin
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
 from ..checks.checkpoints import not_averaged
 from .replacing import replaces
+
+EMA_COUNT = "ema_update_freq_counter"
 
 
 def apply() -> None:
@@ -27,6 +29,24 @@ def apply() -> None:
         load(self, state_dict, optimizer_overrides)
         restore_master_weights(self, state_dict.get("fp32_params", ()))
         restore_counts(self.scaler, state_dict.get("scaler", {}))
+
+    @replaces(_MemoryEfficientFP16OptimizerMixin, "state_dict")
+    def lean_optimizer_state(state, self):
+        return {**state(self), "scaler": counts_of(self.scaler)}
+
+    @replaces(_MemoryEfficientFP16OptimizerMixin, "load_state_dict")
+    def load_lean_optimizer_state(load, self, state_dict, optimizer_overrides=None):
+        load(self, state_dict, optimizer_overrides)
+        restore_counts(self.scaler, state_dict.get("scaler", {}))
+
+    @replaces(AMPOptimizer, "state_dict")
+    def amp_state(state, self):
+        return {**state(self), "scaler": self.scaler.state_dict()}
+
+    @replaces(AMPOptimizer, "load_state_dict")
+    def load_amp_state(load, self, state_dict, optimizer_overrides=None):
+        load(self, state_dict, optimizer_overrides)
+        restore_scale(self.scaler, state_dict.get("scaler", {}))
 
     @replaces(AMPOptimizer, "__init__")
     def make_scaler(init, self, cfg, params, fp32_optimizer, **kwargs):
@@ -64,6 +84,13 @@ def amp_scaler(common: Any) -> torch.amp.GradScaler:
     """The loss scaler of `--amp`: fairseq takes `--amp-init-scale` for the window, and not as the scale."""
     window = {} if common.amp_scale_window is None else {"growth_interval": common.amp_scale_window}
     return torch.amp.GradScaler("cuda", init_scale=common.amp_init_scale, **window)
+
+
+def restore_scale(scaler: torch.amp.GradScaler, saved: Mapping[str, Any]) -> None:
+    """Put back the scale of `--amp` and its count of updates; the command sets how they go on."""
+    ours = scaler.state_dict()  # empty without a GPU
+    if ours and saved:
+        scaler.load_state_dict({**ours, **{name: saved[name] for name in ("scale", "_growth_tracker")}})
 
 
 def restore_master_weights(optimizer: Any, saved: Any) -> None:
@@ -124,4 +151,10 @@ def load_without_averages(load: Any, trainer: Trainer, *args: Any, **kwargs: Any
         trainer.ema.restore(extra_state["ema"])
         if settings.ema_fp32:
             trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
+        trainer.ema.update_freq_counter = extra_state.get(EMA_COUNT, 0)
     return extra_state
+
+
+def count_of_averages(trainer: Trainer) -> dict[str, int]:
+    """The updates since the last average, with `--ema-update-freq`; empty without averages."""
+    return {EMA_COUNT: trainer.ema.update_freq_counter} if trainer.cfg.ema.store_ema else {}

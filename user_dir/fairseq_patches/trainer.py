@@ -30,7 +30,7 @@ from . import stopping, train_loop
 from .checkpoints import plain_score
 from .diverged import check_loss, explained_divergence
 from .replacing import replaces
-from .run_state import load_without_averages
+from .run_state import count_of_averages, load_without_averages
 
 OTHER = re.compile(r"(Criterion|Optimizer) does not match; .*\. (\w+) vs (\w+)$")
 
@@ -78,7 +78,8 @@ def apply() -> None:
     def save_checkpoint(save, self, filename, extra_state):
         if is_unwanted_crash(self, filename):
             return None
-        return save(self, filename, {**extra_state, "patience": train_loop.patience_state()})
+        counts = {"patience": train_loop.patience_state(), **count_of_averages(self)}
+        return save(self, filename, {**extra_state, **counts})
 
     @replaces(Trainer, "load_checkpoint")
     def load_checkpoint(load, self, filename, reset_optimizer=False, *args, **kwargs):
