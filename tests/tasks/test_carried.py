@@ -163,6 +163,23 @@ def test_states_start_again_at_the_start_and_after_a_gap(task):
     assert loss(3) == alone
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_update_that_is_made_again_has_the_states_it_had(size, task):
+    """`--amp` gives the batches of an update again if their gradients are infinite."""
+    model, criterion = build_lm("transnormer_t1"), CrossEntropyCriterion(task, False)
+    batches = task.dataset("train")
+
+    def losses(update):
+        rest = (model, criterion, Optimizer(), update)
+        indices = range(update * size, (update + 1) * size)
+        return [task.train_step(batches[index], *rest)[0].item() for index in indices]
+
+    wanted = [losses(update) for update in range(3)]
+    for update in range(3):
+        for _ in range(3):
+            assert losses(update) == wanted[update]
+
+
 def test_growing_states_are_refused(task):
     model = build_lm("linear_transformer_lm", decoder_attention="softmax")
     criterion = CrossEntropyCriterion(task, False)

@@ -114,12 +114,24 @@ class CarriedState:
     def __init__(self) -> None:
         self.state: MutableMapping[str, State] = UserDict()
         self.next = self.bytes = 0
+        self.update: int | None = None
+        self.before: dict[int, MutableMapping[str, State]] = {}
 
-    def enter(self, sample: Sample) -> Sample:
-        """The batch with the states of the one before; empty ones at the start and after a gap."""
+    def enter(self, sample: Sample, update: int | None = None) -> Sample:
+        """The batch with the states of the one before; empty ones at the start and after a gap.
+
+        A batch may come again in an `update`, which `--amp` repeats after an overflow: it has the states that
+        it had.
+        """
         index = int(sample["id"][0])
-        if index == 0 or index != self.next:
+        if update != self.update:
+            self.update, self.before = update, {}
+        if index != self.next and index in self.before:
+            self.state = _copied(self.before[index])
+        elif index == 0 or index != self.next:
             self.state, self.bytes = UserDict(), 0
+        if update is not None:
+            self.before[index] = _copied(self.state)
         self.next = index + 1
         carried = {"incremental_state": self.state, "next_segment": True}
         return {**sample, "net_input": {**sample["net_input"], **carried}}
@@ -136,6 +148,11 @@ class CarriedState:
                 "plan grows with the text; choose others, such as diag, norm, elu or lln"
             )
         self.bytes = found
+
+
+def _copied(state: MutableMapping[str, State]) -> MutableMapping[str, State]:
+    """The states in dictionaries of their own; training writes to none of their tensors."""
+    return UserDict({key: dict(entry) for key, entry in state.items()})
 
 
 def is_drawn_again(part: nn.Module) -> bool:
@@ -230,9 +247,12 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
             raise UserError("carried state does not take --max-tokens; leave it out")
         return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
-    def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
+    def train_step(
+        self, sample: Sample, model: nn.Module, criterion: Any, optimizer: Any, update_num: int, **others: Any
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
         """fairseq's step, with the states of the batch before."""
-        result = super().train_step(self.carried[True].enter(sample), *args, **kwargs)
+        entered = self.carried[True].enter(sample, update_num)
+        result = super().train_step(entered, model, criterion, optimizer, update_num, **others)
         self.carried[True].leave()
         return result
 
