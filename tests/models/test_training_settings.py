@@ -4,18 +4,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from user_dir.checks.training import check_compiled, check_criterion, check_plugin_model
+from user_dir.checks.training import (
+    check_compiled,
+    check_criterion,
+    check_layer_drop,
+    check_pairs,
+    check_plugin_model,
+)
 from user_dir.errors import UserError
 
 OURS = {"attention_backend": "auto"}
 
 
-def settings(model, ddp_backend="legacy_ddp", criterion="cross_entropy", **task):
+def settings(
+    model, ddp_backend="legacy_ddp", criterion="cross_entropy", processes=1, find_unused=False, **task
+):
     return SimpleNamespace(
         model=SimpleNamespace(_name="transnormer_t1", **model),
         task=SimpleNamespace(**task),
         criterion=SimpleNamespace(_name=criterion),
-        distributed_training=SimpleNamespace(ddp_backend=ddp_backend, find_unused_parameters=False),
+        distributed_training=SimpleNamespace(
+            ddp_backend=ddp_backend, find_unused_parameters=find_unused, distributed_world_size=processes
+        ),
     )
 
 
@@ -47,3 +57,33 @@ def test_the_loss_of_words_is_refused_for_pixels():
     check_criterion(settings({**OURS, "pixel_head": "categorical"}))
     with pytest.raises(UserError, match="is a model of pixels; take pixel_likelihood"):
         check_criterion(settings({**OURS, "pixel_head": "categorical"}, criterion="chunked_cross_entropy"))
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "c10d"])
+def test_layer_drop_under_ddp(side, backend):
+    """Its second update would end in torch's traceback."""
+    model = {f"{side}_layerdrop": 0.2}
+    for fine in (
+        settings(model, backend),
+        settings(model, processes=2),
+        settings(model, backend, processes=2, find_unused=True),
+        settings({f"{side}_layerdrop": 0.0}, backend, processes=2),
+    ):
+        check_layer_drop(fine)
+    with pytest.raises(UserError, match=f"--{side}-layerdrop .* {backend} .*--ddp-backend legacy_ddp"):
+        check_layer_drop(settings(model, backend, processes=2))
+
+
+@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
+def test_checkpointed_pairs_under_ddp(option):
+    """Its first update would end in torch's traceback: the layers run once for each sequence."""
+    one, two = (SimpleNamespace(data=SimpleNamespace(inputs=("input",) * count)) for count in (1, 2))
+    refused = settings({option: True}, "pytorch_ddp", processes=2)
+    check_pairs(refused, one)
+    check_pairs(refused, SimpleNamespace())
+    check_pairs(settings({option: False}, "pytorch_ddp", processes=2), two)
+    check_pairs(settings({option: True}, "pytorch_ddp"), two)
+    check_pairs(settings({option: True}, processes=2), two)
+    with pytest.raises(UserError, match=f"--{option.replace('_', '-')} .*; give --ddp-backend legacy_ddp"):
+        check_pairs(refused, two)

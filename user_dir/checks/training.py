@@ -30,6 +30,8 @@ LAST = "checkpoint_last.pt"
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 BREAK_GRAPHS = ("decoder_layerdrop", "encoder_layerdrop", "checkpoint_activations", "offload_activations")
 OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
+OF_TORCH = ("c10d", "pytorch_ddp")
+"""The names of torch's DDP among fairseq's --ddp-backend."""
 
 
 def check_training(cfg: Any, here: bool = True) -> None:
@@ -50,6 +52,7 @@ def check_training(cfg: Any, here: bool = True) -> None:
     check_precision(cfg.common, on_the_cpu)
     check_profile(cfg.common.profile and on_the_cpu)
     check_criterion(cfg)
+    check_layer_drop(cfg)
     check_compiled(cfg.criterion, cfg.model, on_the_cpu)
     check_plugin_model(cfg)
     check_start(cfg.checkpoint)
@@ -232,7 +235,7 @@ def check_criterion(cfg: Any) -> None:
             "pixel_likelihood"
         )
     settings = cfg.distributed_training
-    of_torch = settings.ddp_backend in ("c10d", "pytorch_ddp")
+    of_torch = settings.ddp_backend in OF_TORCH
     if of_torch and settings.find_unused_parameters and _has_head_of_its_own(criterion, cfg.model):
         raise UserError(
             f"--criterion {criterion} applies the output matrix outside the model, where "
@@ -248,6 +251,41 @@ def check_criterion(cfg: Any) -> None:
         )
     if of_torch:
         raise UserError("--criterion adaptive_loss needs another --ddp-backend; add --ddp-backend legacy_ddp")
+
+
+def check_layer_drop(cfg: Any) -> None:
+    """UserError for layer drop under torch's DDP, which waits for the gradients of each layer."""
+    if not _has_ddp_of_torch(cfg) or cfg.distributed_training.find_unused_parameters:
+        return
+    for side in ("encoder", "decoder"):
+        if getattr(cfg.model, f"{side}_layerdrop", 0):
+            raise UserError(
+                f"--{side}-layerdrop leaves layers without gradients, which --ddp-backend "
+                f"{cfg.distributed_training.ddp_backend} waits for; give --ddp-backend legacy_ddp"
+            )
+
+
+def check_pairs(cfg: Any, task: Any) -> None:
+    """UserError where layers that run once for each sequence of a pair are computed again under torch's DDP.
+
+    It counts the gradients of a layer twice.
+    """
+    inputs = getattr(getattr(task, "data", None), "inputs", ())
+    if len(inputs) < 2 or not _has_ddp_of_torch(cfg):
+        return
+    for name in ("checkpoint_activations", "offload_activations"):
+        if getattr(cfg.model, name, False):
+            raise UserError(
+                f"--{name.replace('_', '-')} computes each layer again for both sequences of a pair, which "
+                f"--ddp-backend {cfg.distributed_training.ddp_backend} does not allow; give --ddp-backend "
+                "legacy_ddp"
+            )
+
+
+def _has_ddp_of_torch(cfg: Any) -> bool:
+    """Whether torch's DDP has the model, as in several processes."""
+    settings = cfg.distributed_training
+    return settings.distributed_world_size > 1 and settings.ddp_backend in OF_TORCH
 
 
 def _has_head_of_its_own(criterion: str | None, model: Any) -> bool:

@@ -23,7 +23,7 @@ from ..checks.options import fill_in_options
 from ..checks.same_settings import CHECKED, allowed_changes, check_same_run, check_same_settings
 from ..checks.schedules import check_schedule
 from ..checks.settings import check_settings
-from ..checks.training import LAST, check_training, note_long_warmup
+from ..checks.training import LAST, check_pairs, check_training, note_long_warmup
 from ..checks.training_data import keep_data_record
 from ..errors import UserError
 from . import stopping, train_loop
@@ -45,6 +45,7 @@ def apply() -> None:
         check_schedule(cfg)
         fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         check_training(cfg)
+        check_pairs(cfg, task)
         note_long_warmup(cfg)
         keep_others_out(cfg)
         note_dictionary(cfg, task)
