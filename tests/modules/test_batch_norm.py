@@ -1,9 +1,16 @@
 """Batch normalisation that leaves padding out."""
 
+import multiprocessing
+from types import SimpleNamespace
+
 import torch
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 from torch import nn
 
 from user_dir.modules import GatedRMSNorm, build_norm, tell_padding
+
+WORKERS = 2
 
 
 def test_it_is_torchs_over_the_real_positions():
@@ -37,3 +44,28 @@ def test_gated_rms_norm():
     root = x.square().mean(-1, keepdim=True).sqrt()
     torch.testing.assert_close(norm(x), norm.scale * x / (root + 1e-8) * torch.sigmoid(norm.gate * x))
     assert not norm(torch.zeros(1, 4)).any()
+
+
+def statistics_in_validation(rank, folder):
+    """The running statistics of a worker's two norms in training, and once validation begins."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORKERS
+    )
+    model = nn.Sequential(build_norm("batchnorm", 5), build_norm("batchnorm", 5))
+    model(torch.randn(7, 3, 5, generator=torch.Generator().manual_seed(rank)) * (rank + 1) + rank)
+    found = [torch.cat([torch.cat([norm.running_mean, norm.running_var]) for norm in model]).tolist()]
+    trainer = SimpleNamespace(task=FairseqTask(None), get_model=lambda: model)
+    Trainer.begin_valid_epoch(trainer, 1)
+    found.append(torch.cat([torch.cat([norm.running_mean, norm.running_var]) for norm in model]).tolist())
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def test_workers_validate_with_the_mean_of_their_statistics(tmp_path):
+    """That is the model that is saved."""
+    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+        arguments = [(rank, tmp_path) for rank in range(WORKERS)]
+        before, after = zip(*pool.starmap(statistics_in_validation, arguments, chunksize=1), strict=True)
+    assert before[0] != before[1] and after[0] == after[1]
+    torch.testing.assert_close(torch.tensor(after[0]), torch.tensor(before).mean(0))

@@ -1,15 +1,20 @@
-"""Optimizers and averages: state that fairseq (every version) leaves out of a checkpoint, and `--amp`."""
+"""Optimizers and averages: state that fairseq (every version) leaves out of a checkpoint, and `--amp`.
+
+And running statistics, which it leaves different in each process.
+"""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fairseq.distributed import utils as workers
 from fairseq.models.ema.ema import EMA
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin, _MemoryEfficientFP16OptimizerMixin
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checks.checkpoints import not_averaged
 from .replacing import replaces
@@ -158,3 +163,20 @@ def load_without_averages(load: Any, trainer: Trainer, *args: Any, **kwargs: Any
 def count_of_averages(trainer: Trainer) -> dict[str, int]:
     """The updates since the last average, with `--ema-update-freq`; empty without averages."""
     return {EMA_COUNT: trainer.ema.update_freq_counter} if trainer.cfg.ema.store_ema else {}
+
+
+@torch.no_grad()
+def share_statistics(model: torch.nn.Module) -> None:
+    """Give batch norms the mean of all workers' running statistics; every worker must call it.
+
+    Else each would validate its part of the data with its own, and the checkpoint holds those of one.
+    """
+    count = workers.get_data_parallel_world_size()
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    if count == 1 or not norms:
+        return
+    statistics = [x for norm in norms for x in (norm.running_mean, norm.running_var)]
+    totals = torch.cat(statistics)
+    workers.all_reduce(totals, workers.get_data_parallel_group())
+    for x, total in zip(statistics, totals.split([len(x) for x in statistics]), strict=True):
+        x.copy_(total / count)

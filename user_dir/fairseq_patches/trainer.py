@@ -30,7 +30,7 @@ from . import stopping, train_loop
 from .checkpoints import plain_score
 from .diverged import check_loss, explained_divergence
 from .replacing import replaces
-from .run_state import count_of_averages, load_without_averages
+from .run_state import count_of_averages, load_without_averages, share_statistics
 
 OTHER = re.compile(r"(Criterion|Optimizer) does not match; .*\. (\w+) vs (\w+)$")
 
@@ -70,6 +70,11 @@ def apply() -> None:
     def aggregate(original, self, logging_outputs, *stats, ignore=False):
         outputs, totals = original(self, logging_outputs, *stats, *stopping.requests(), ignore=ignore)
         return outputs, stopping.agree(self, totals)
+
+    @replaces(Trainer, "begin_valid_epoch")
+    def begin_valid_epoch(begin, self, epoch):
+        share_statistics(self.get_model())
+        begin(self, epoch)
 
     @replaces(Trainer, "lr_step")
     def lr_step(step, self, epoch, val_loss=None):
