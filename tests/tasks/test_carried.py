@@ -1,6 +1,7 @@
 """Training on consecutive text: the streams, the states between batches, invalid settings."""
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import TokenBlockDataset
-from fairseq.tasks.language_modeling import LanguageModelingConfig
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch.distributed.utils import _to_kwargs
 
 from lab.data.preparation import write_rows
@@ -201,6 +202,18 @@ def test_models_that_cannot(arch, options, message):
     flags = {"checkpoint_activations": False, "offload_activations": False, **options}
     with pytest.raises(UserError, match=message):
         check_model(build_lm(arch, **options), SimpleNamespace(**flags))
+
+
+@pytest.mark.parametrize(("length", "refused"), [(160, False), (159, True)])
+def test_a_stream_beyond_the_reach_of_cosformer(length, refused, config, monkeypatch):
+    """A stream has 10 samples of 16 tokens."""
+    model = build_lm("cosformer_lm", cosformer_length=length)
+    monkeypatch.setattr(LanguageModelingTask, "build_model", lambda *unused: model)
+    task = CarriedLanguageModelingTask.setup_task(config)
+    task.build_model(SimpleNamespace(checkpoint_activations=False, offload_activations=False))
+    said = "--cosformer-length is 159, less than the 160 tokens of a stream"
+    with pytest.raises(UserError, match=said) if refused else nullcontext():
+        task.load_dataset("train")
 
 
 @pytest.mark.parametrize(

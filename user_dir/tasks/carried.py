@@ -18,6 +18,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor, nn
 
+from ..attention.cosformer import CosformerAttention
 from ..attention.parts.state import State, state_bytes
 from ..attention.performer import PerformerAttention
 from ..attention.reformer_hashing import HashedAttention
@@ -59,7 +60,7 @@ class Segments(FairseqDataset):
                 "times processes); lower --batch-size or --tokens-per-sample"
             )
         self.blocks, self.per_stream = blocks, whole // streams
-        self.all_streams, self.streams = streams, range(first, first + count)
+        self.length, self.all_streams, self.streams = length, streams, range(first, first + count)
 
     def __len__(self) -> int:
         return self.per_stream
@@ -184,6 +185,16 @@ def check_model(model: nn.Module, args: Any) -> None:
         )
 
 
+def check_reach(reach: int, streams: Segments) -> None:
+    """UserError for streams that are longer than the `reach` of the model's cosFormer attention."""
+    longest = streams.per_stream * streams.length
+    if longest > reach:
+        raise UserError(
+            f"--cosformer-length is {reach}, less than the {longest} tokens of a stream; raise it, or give a "
+            "larger --batch-size"
+        )
+
+
 def check_settings(args: Any) -> None:
     """UserError for settings of the task that are invalid or would be ignored."""
     if args.batch_size is None:
@@ -202,15 +213,18 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.carried = {True: CarriedState(), False: CarriedState()}  # of training, of validation
+        self.reach: int | None = None  # of the model's cosFormer attention
 
     def build_model(self, args: Any, from_checkpoint: bool = False) -> nn.Module:
         """The model; UserError if it cannot be trained with carried state."""
         model = super().build_model(args, from_checkpoint)
         check_model(model, args)
+        lengths = [part.length for part in model.modules() if isinstance(part, CosformerAttention)]
+        self.reach = min(lengths, default=None)
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """The streams of this process."""
+        """The streams of this process; UserError where the model cannot read them to their ends."""
         rows = data_utils.load_indexed_dataset(
             f"{self.args.data}/{split}", self.dictionary, self.args.dataset_impl, combine=combine
         )
@@ -231,7 +245,10 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         if torch.distributed.is_initialized():
             processes = distributed.get_data_parallel_world_size()
             rank = distributed.get_data_parallel_rank()
-        self.datasets[split] = Segments(blocks, length, count * processes, rank * count, count)
+        streams = Segments(blocks, length, count * processes, rank * count, count)
+        if self.reach is not None:
+            check_reach(self.reach, streams)
+        self.datasets[split] = streams
 
     def get_batch_iterator(
         self,
