@@ -43,6 +43,14 @@ def test_options_for_models_of_fairseq(given, message):
         check_plugin_model(settings(OURS, **given))
 
 
+def test_the_outputs_of_pixels_are_not_tied():
+    pixels, tied = {"pixel_head": "categorical"}, {"share_decoder_input_output_embed": True}
+    check_plugin_model(settings({**OURS, **tied}))
+    check_plugin_model(settings({**OURS, **pixels}))
+    with pytest.raises(UserError, match="^--share-decoder-input-output-embed ties .* model of pixels"):
+        check_plugin_model(settings({**OURS, **pixels, **tied}))
+
+
 @pytest.mark.parametrize("option", ["decoder_layerdrop", "encoder_layerdrop", "checkpoint_activations"])
 def test_a_compiled_model_is_one_graph(option):
     criterion, model = SimpleNamespace(compile=True), SimpleNamespace(**{option: 0.5})

@@ -141,6 +141,12 @@ def check_plugin_model(cfg: Any) -> None:
             "--output-dictionary-size gives the outputs fewer words than the inputs, but the models of this "
             "plugin have one dictionary; leave it out"
         )
+    tied = getattr(cfg.model, "share_decoder_input_output_embed", False)
+    if tied and hasattr(cfg.model, "pixel_head"):
+        raise UserError(
+            "--share-decoder-input-output-embed ties the outputs to the embeddings, but those of a model of "
+            "pixels are no words; leave it out"
+        )
 
 
 def check_folders(cfg: Any) -> None:
