@@ -19,6 +19,7 @@ from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
+from tests.helpers.lra import write_lra
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.settings import check_settings, read_overrides
 from user_dir.errors import UserError, sentence_of_fairseq
@@ -90,6 +91,9 @@ def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
     assert said.startswith("--norm-feature-map does nothing")
 
 
+GATED = "the layers are gated units, without a feed-forward network"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -105,6 +109,12 @@ def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
         ("--absolute-positions none --decoder-learned-pos", "--decoder-learned-pos overrules it"),
         ("--decoder-ffn-embed-dim 64 --decoder-ffn ffn", None),
         ("--glu-dim 64 --activation-dropout 0.1", None),
+        ("--glu-dim 64 --decoder-attention flash", GATED),
+        ("--decoder-ffn-embed-dim 64 --decoder-attention flash,flash_quad", GATED),
+        ("--activation-fn gelu --decoder-attention flash", GATED),
+        ("--activation-dropout 0.1 --decoder-attention flash_quad", GATED),
+        ("--activation-fn gelu --decoder-ffn ffn --decoder-attention flash,diag", None),
+        ("--activation-dropout 0 --decoder-attention flash", None),
     ],
 )
 def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, caplog):
@@ -112,6 +122,42 @@ def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, ca
     options.parse_args_and_arch(options.get_training_parser(), arguments)
     found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
     assert found == ([f"{words.split()[0]} does nothing: {said}"] if said else [])
+
+
+WORDS = "the outputs of a model of pixels are no words"
+PIXELS = "the data have no pixels"
+
+
+@pytest.mark.parametrize(
+    ("arch", "words", "said"),
+    [
+        ("pixel_linear", "--decoder-output-bias learned", WORDS),
+        ("pixel_linear", "--adaptive-softmax-cutoff 5", WORDS),
+        ("pixel_linear", "--adaptive-softmax-dropout 0.1", WORDS),
+        ("pixel_linear", "--mixtures 3 --pixel-head categorical", "it needs --pixel-head logistic"),
+        ("pixel_linear", "--mixtures 3", None),
+        ("lra_skyformer", "listops --pixel-input linear", PIXELS),
+        ("lra_skyformer", "listops --pixel-mean 9", PIXELS),
+        ("lra_skyformer", "listops --mask-zero-pixels", PIXELS),
+        ("lra_skyformer", "listops --vocabulary-size 32", None),
+        ("lra_skyformer", "image --pixel-std 9", "it needs --pixel-input linear"),
+        ("lra_skyformer", "image --mask-zero-pixels --vocabulary-size 256", None),
+        (
+            "lra_skyformer",
+            "image --vocabulary-size 256 --pixel-input linear",
+            "pixels have no table (--pixel-input linear)",
+        ),
+        ("lra_skyformer", "image --pixel-mean 9 --pixel-input linear", None),
+    ],
+)
+def test_options_without_words_or_pixels_are_noted(arch, words, said, caplog, tmp_path):
+    task, data, given = "pixels", tmp_path, words.split()
+    if arch == "lra_skyformer":
+        task, data = "lra", write_lra(tmp_path / "data", given.pop(0), longest=8)
+    arguments = [str(data), "--task", task, "--arch", arch, "--lr", "0.1", *given]
+    options.parse_args_and_arch(options.get_training_parser(), arguments)
+    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+    assert found == ([f"{given[0]} does nothing: {said}"] if said else [])
 
 
 def test_data_of_a_tokeniser_without_it_are_noted(caplog, tmp_path):
