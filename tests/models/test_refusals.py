@@ -124,7 +124,7 @@ def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, ca
     assert found == ([f"{words.split()[0]} does nothing: {said}"] if said else [])
 
 
-WORDS = "the outputs of a model of pixels are no words"
+WORDS = "a model of pixels has no vocabulary"
 PIXELS = "the data have no pixels"
 
 

@@ -117,7 +117,7 @@ def _options_without_words(settings: Mapping[str, Any]) -> Iterator[tuple[str, s
         return
     names = ("adaptive_softmax_cutoff", "adaptive_softmax_dropout", "adaptive_softmax_factor")
     for name in ("decoder_output_bias", *names):
-        yield name, "the outputs of a model of pixels are no words"
+        yield name, "a model of pixels has no vocabulary"
     if settings["pixel_head"] != "logistic":
         yield "mixtures", "it needs --pixel-head logistic"
 

@@ -144,8 +144,8 @@ def check_plugin_model(cfg: Any) -> None:
     tied = getattr(cfg.model, "share_decoder_input_output_embed", False)
     if tied and hasattr(cfg.model, "pixel_head"):
         raise UserError(
-            "--share-decoder-input-output-embed ties the outputs to the embeddings, but those of a model of "
-            "pixels are no words; leave it out"
+            "--share-decoder-input-output-embed ties the outputs to the embeddings of words, which models of "
+            "pixels do not have; leave it out"
         )
 
 

@@ -13,7 +13,8 @@ class BatchNorm(nn.BatchNorm1d):
     An encoder says where padding is with `tell_padding` before its layers run, a checkpointed layer each time
     it runs; padding gives zeros. Computed in float32 for half precision, with running statistics that stay
     float32. Only batches that record gradients enter them, so that activation checkpointing, which runs a
-    layer twice, counts a batch once. Every worker has its own statistics, and worker 0's are saved.
+    layer twice, counts a batch once. Every worker has its own statistics until a validation gives all of
+    them the mean (`fairseq_patches.run_state.share_statistics`); worker 0's are saved.
     """
 
     padding_mask: Tensor | None = None

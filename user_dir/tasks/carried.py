@@ -108,8 +108,8 @@ class StreamIterator(EpochBatchIterator):
 class CarriedState:
     """The states that one batch leaves to the next.
 
-    They are no `dict`: torch's DDP hands the model a copy of each dict that is not empty when it moves the
-    arguments to a GPU, and what the model writes there is lost.
+    They are not in a `dict`: torch's DDP hands the model a copy of each dict that is not empty when it moves
+    the arguments to a GPU, and what the model writes there is lost.
     """
 
     def __init__(self) -> None:
