@@ -624,6 +624,8 @@ def read_baseline(given: Any, where: str) -> Baseline:
         check_known(path, keys.found, f"{where}: margin has no figure {path} in found")
         if not margin:
             raise UserError(f"{where}: margin.{path} is 0; write by how much a row must be better")
+    if keys.examples and any(margin < 0 for margin in keys.margin.values()):
+        raise UserError(f"{where}: examples belongs to an accuracy, whose margin is positive")
     examples = parse_expression(keys.examples, where) if keys.examples else None
     return Baseline(keys.name, keys.found, keys.margin, examples)
 

@@ -442,32 +442,29 @@ def explained_records(study: Study, records: Sequence[Record], out: Path) -> Ite
         raise
     except MALFORMED as error:
         said = f"{type(error).__name__}: {error}"
-        if (record := _malformed(study, records)) is None:
+        bad = [record for record in records if not _makes_a_page(study, record)]
+        first = shown_path(out / place_of((bad or records)[0]))
+        if len(bad) == len(records) or not bad:
             raise UserError(
-                f"{study.path}: the page cannot be made, whichever record is left out ({said}); check "
-                "its baseline, plot and extras"
+                f"{study.path}: the page cannot be made of its records, such as {first} ({said}); check "
+                "baseline, plot and extras, or move the records away to measure their cells again"
             ) from error
         raise UserError(
-            f"{shown_path(out / place_of(record))} lacks figures that the page shows, or has them in another "
-            f"form ({said}); move it away to measure its cell again"
+            f"{first} lacks figures that the page shows, or has them in another form ({said}); move it away "
+            "to measure its cell again"
         ) from error
 
 
-def _malformed(study: Study, records: Sequence[Record]) -> Record | None:
-    """The only record, or the one without which the page can be made; None if there is no such record."""
-    if len(records) == 1:
-        return records[0]
-    for record in records:
-        others = [one for one in records if one is not record]
-        try:
-            write_page(study, others)
-            with TemporaryDirectory() as folder:
-                for picture in pictures_of(study, others, Path(folder)):
-                    picture.draw(picture.path)
-        except MALFORMED:
-            continue
-        return record
-    return None
+def _makes_a_page(study: Study, record: Record) -> bool:
+    """Whether a page and pictures can be made of a record alone."""
+    try:
+        write_page(study, [record])
+        with TemporaryDirectory() as folder:
+            for picture in pictures_of(study, [record], Path(folder)):
+                picture.draw(picture.path)
+    except MALFORMED:
+        return False
+    return True
 
 
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:

@@ -276,9 +276,9 @@ class TableSpec:
 class Baseline:
     """The score of guessing: figures by path, each a number or a path in a record.
 
-    A row has learned something if a figure is better than the baseline's by more than its `margin`, which is
-    negative where less is better. `examples` is the size of the test set of a figure that is an accuracy in
-    percent; then it must be better by more than the noise of that test set, too.
+    A row has learned something if each figure in `margin` is better than the baseline's by more than that
+    margin, which is negative where less is better. `examples` is the size of the test set of a figure that is
+    an accuracy in percent; then it must be better by more than the noise of that test set, too.
     """
 
     name: str

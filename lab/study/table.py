@@ -44,7 +44,10 @@ from lab.verdicts import (
 Rows = Mapping[tuple[str, ...], Sequence[Record]]
 """The records of the rows of a table, by the choices that name each row."""
 NONE = "–"
-AT_BASELINE = "\\*: not better than the baseline by its margin, so nothing has been learned there."
+AT_BASELINE = (
+    "\\*: not better than the baseline by its margin, or within the noise of the test set, so nothing has "
+    "been learned there."
+)
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
@@ -181,7 +184,7 @@ def span(column: Column, records: Sequence[Record]) -> str:
 
 
 def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
-    """The rows whose median figure is not better than that of a baseline by its margin."""
+    """The rows with a median figure that is not better than a baseline's by its margin and the noise."""
     found = []
     for key, group in rows.items():
         for baseline in baselines:

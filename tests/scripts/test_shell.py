@@ -393,8 +393,10 @@ def test_flags_of_fairseq_follow_a_templates_own_options(name, root, tmp_path):
     folder = tmp_path / "scripts" / "slurm"
     folder.mkdir(parents=True)
     (folder / "requeue.sh").write_text("step() { printf '%s\\n' \"$@\"; }\n")
-    words = ("model.pt", "--", "--max-update", "9")
+    flags = ("--", "--max-update", "9")
     template = root / "scripts" / "slurm" / f"{name}.sbatch"
-    done = run("bash", template, *words, cwd=tmp_path, SLURM_ARRAY_TASK_ID="1")
+    done = run("bash", template, "mine", "--out", "X", *flags, cwd=tmp_path, SLURM_ARRAY_TASK_ID="1")
     _, *given = done.stdout.splitlines()
-    assert {"--task", "--jobs"} < {*given} and tuple(given[-len(words) :]) == words, done.stderr
+    place = given.index("mine")
+    assert given[place : place + 4] == ["mine", "--out", "X", "--task"], done.stderr
+    assert "--jobs" in given[place:] and tuple(given[-len(flags) :]) == flags

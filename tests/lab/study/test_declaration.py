@@ -230,6 +230,10 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             "baseline: margin.x is 0; write",
         ),
         (
+            {"baseline": {"name": "guess", "found": {"x": 1}, "margin": {"x": -1}, "examples": "n"}},
+            "baseline: examples belongs to an accuracy",
+        ),
+        (
             {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"eluu": "softmax"}}},
             "method has no choice eluu; did you mean elu",
         ),
