@@ -47,7 +47,7 @@ def test_the_outputs_of_pixels_are_not_tied():
     pixels, tied = {"pixel_head": "categorical"}, {"share_decoder_input_output_embed": True}
     check_plugin_model(settings({**OURS, **tied}))
     check_plugin_model(settings({**OURS, **pixels}))
-    with pytest.raises(UserError, match="^--share-decoder-input-output-embed ties .* model of pixels"):
+    with pytest.raises(UserError, match="^--share-decoder-input-output-embed ties .* models of pixels"):
         check_plugin_model(settings({**OURS, **pixels, **tied}))
 
 

@@ -229,7 +229,8 @@ def test_bounds_hold_in_trained_models(runs, call, tmp_path, encoder_corpus, nam
     call(analyse, "bounds", runs / name / "checkpoint_last.pt", "--data", encoder_corpus, "--out", tmp_path)
     found = record(tmp_path, "bounds", name)
     assert found["layers"].keys() == {"layer0", "layer1"}
-    assert all(one["verdict"] == "confirmed" for one in found["checks"])
+    held = {"softmax": "confirmed", "norm": "not comparable"}  # NormAttention's is 1e11 times too loose
+    assert all(one["verdict"] == held[name] for one in found["checks"])
     assert bool(found["checks"]) is (name != "lln")
 
 

@@ -81,7 +81,7 @@ def test_pages_show_every_figure_once(out):
         assert theory.count(f"({name}.png)") == 1
     assert "LLN, Fig. 2:" in theory
     assert index.count("](theory/README.md#") == len(THEORY)
-    assert "| 5 of 6 | (59): \\|∂L/∂s\\| ≤ √n c1 c2/4 |" in index
+    assert "| 3 of 4 | (59): \\|∂L/∂s\\| ≤ √n c1 c2/4 |" in index
 
 
 @pytest.mark.parametrize(
