@@ -44,7 +44,7 @@ def hashes_of(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The `preparation.json` of a folder; None without one, UserError if it is no JSON object."""
+    """The `preparation.json` of a folder; None without one, UserError if it is not a JSON object."""
     path = folder / PREPARED
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.methods import NAMED
+from lab.methods import color_of
 from lab.publish.plots import GREY, Curve, plot_curves
 from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
 from lab.store import Record
@@ -28,7 +28,7 @@ def curves_of(section: Section) -> list[Curve]:
     found = grouped(section.records, lambda record: record["cell"]["method"])
     pairs = sorted({int(number) for one in section.records for number in one["found"]["by_pairs"]})
     curves = [
-        curve_of(choice.label, NAMED[name].color if name in NAMED else GREY, pairs, found[name])
+        curve_of(choice.label, color_of(name) or GREY, pairs, found[name])
         for name, choice in section.choices["method"].items()
         if name in found
     ]

@@ -92,7 +92,7 @@ def amp_scaler(common: Any) -> torch.amp.GradScaler:
 
 
 def restore_scale(scaler: torch.amp.GradScaler, saved: Mapping[str, Any]) -> None:
-    """Put back the scale of `--amp` and its count of updates; the command sets how they go on."""
+    """Put back the scale of `--amp` and its count of updates; the command sets how they change."""
     ours = scaler.state_dict()  # empty without a GPU
     if ours and saved:
         scaler.load_state_dict({**ours, **{name: saved[name] for name in ("scale", "_growth_tracker")}})
