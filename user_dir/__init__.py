@@ -9,3 +9,5 @@ errors.install_excepthook()
 
 for _part in ("criterions", "models", "optim", "tasks"):  # these register with fairseq, once it is repaired
     import_module(f"{__name__}.{_part}")
+
+fairseq_patches.options.WHEN_READ.append(import_module(f"{__name__}.idle_options").note_idle_options)

@@ -38,7 +38,7 @@ from lab.store import Record, Training
 from lab.study.cells import Cell, prune
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
 from lab.study.tuning import tried
-from user_dir.checks.options import logger as idle_options
+from user_dir.idle_options import logger as idle_options
 
 
 class WrongSettings(UserError):

@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 
-from ..checks.options import fill_in_options, note_idle_options
+from ..checks.options import fill_in_options
 from ..checks.same_settings import ALLOWED
 from ..checks.settings import check_settings
 from ..checks.training import check_task_of_model
@@ -22,6 +22,8 @@ from .replacing import replaces
 
 FEW = 6  # choices that fit a line
 Modify = Callable[[argparse.ArgumentParser], None]
+WHEN_READ: list[Callable[[argparse.Namespace, Sequence[str]], None]] = []
+"""What else looks at a command line that was read, and at its words: parts that know the models."""
 
 
 def apply() -> None:
@@ -41,7 +43,8 @@ def apply() -> None:
         keep_cuda_with_bf16(namespace, given)
         note_allowed(namespace)
         fill_in_options(namespace, getattr(namespace, "arch", None))
-        note_idle_options(namespace, getattr(namespace, "arch", None), words)
+        for look_at in WHEN_READ:
+            look_at(namespace, words)
         check_required(namespace)
         refuse_interpolation(namespace)
         check_given(namespace, given)
