@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,13 +115,20 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
             )
 
 
-def check_files(dest: Path, manifest: dict, source: Path | None) -> None:
-    """UserError if `source`, or a file in it, differs from what `dest` was made from."""
+def check_files(
+    dest: Path, manifest: dict, source: Path | None, summed: Mapping[str, str] | None = None
+) -> None:
+    """UserError if `source`, or a file in it, differs from what `dest` was made from.
+
+    `summed` is the hash of all files in a folder, where the manifest has only that.
+    """
     known = manifest.get("sources", {})
     if source is None or not known:
         return
     if source.is_file():
         others = [] if known_sha256(source) in known.values() else [source]
+    elif summed:
+        others = [] if summed == known else [source]
     else:
         there = {source / name: digest for name, digest in known.items() if (source / name).is_file()}
         others = [path for path, digest in there.items() if known_sha256(path) != digest]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conventions import PREPARED
-from conventions.content import PREPARE, check_prepared, manifest_of
+from conventions.content import HASHES, PREPARE, check_prepared, fingerprint, manifest_of
 from conventions.files import check_no_pipe
 from lab.errors import UserError
 from lab.files import known_sha256
@@ -40,6 +40,8 @@ ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
 # The entry of the data in a record: the part of the manifest that decides a result.
 CORPUS = "corpus"
 """Its name; two folders with equal tokens are one corpus."""
+CONTENT = "content"
+"""A hash of all files, where the splits have none of their own; records made before this key lack it."""
 LRA = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
 IMAGES = (CORPUS, "verified", "levels", "height", "width", "channels")
 GLUE = ("task", "tokenizer", "tokenizer_fingerprint", "partial")
@@ -202,13 +204,14 @@ def identify(folder: Path) -> dict[str, Any]:
     if (manifest := manifest_of(folder)) is None:
         files = sorted(path for pattern in ("*.idx", "*.bin", "dict*.txt") for path in folder.glob(pattern))
         return {"files": {path.name: known_sha256(path) for path in files}}
+    content = {CONTENT: fingerprint(manifest[HASHES])} if HASHES in manifest else {}
     try:
         if "pipeline" in manifest:
             sizes = {name: split["examples"] for name, split in manifest["splits"].items()}
-            return {**{key: manifest[key] for key in LRA if key in manifest}, "examples": sizes}
+            return {**{key: manifest[key] for key in LRA if key in manifest}, "examples": sizes, **content}
         if "levels" in manifest:
             sizes = {name: split["images"] for name, split in manifest["splits"].items()}
-            return {**{key: manifest.get(key) for key in IMAGES}, "images": sizes}
+            return {**{key: manifest.get(key) for key in IMAGES}, "images": sizes, **content}
         if "tokenizer_fingerprint" in manifest and "task" in manifest:
             splits = manifest["splits"].items()
             of_each = {name: {key: split[key] for key in GLUE_SPLIT} for name, split in splits}
@@ -224,6 +227,10 @@ def has_valid(identity: dict[str, Any]) -> bool:
 
 
 def same_data(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
-    """Whether two identities are of the same data, whatever their names."""
-    named = [{key: value for key, value in (data or {}).items() if key != CORPUS} for data in (one, other)]
-    return named[0] == named[1]
+    """Whether two identities are of the same data, whatever their names.
+
+    The content counts where both have it.
+    """
+    one, other = one or {}, other or {}
+    ignored = {CORPUS} if CONTENT in one and CONTENT in other else {CORPUS, CONTENT}
+    return all(one.get(key, ...) == other.get(key, ...) for key in {*one, *other} - ignored)

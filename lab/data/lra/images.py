@@ -7,6 +7,7 @@ the hard set, curv_contour_length_14.
 
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -102,6 +103,14 @@ def write_image(source: Source, folder: Path, seed: int) -> dict[str, SplitRecor
     return written
 
 
+def is_of_pathfinder(side: int, path: PurePosixPath) -> bool:
+    """Whether this is the path of an image of side x side pixels, or of metadata, in the hard set."""
+    parts = path.parts
+    if path.suffix == ".npy":
+        return parts[-4:-1] == (f"pathfinder{side}", HARD_SET, "metadata")
+    return path.suffix == ".png" and parts[-5:-2] == (f"pathfinder{side}", HARD_SET, "imgs")
+
+
 def write_pathfinder(
     source: Source, folder: Path, seed: int, skip_empty: bool
 ) -> tuple[dict[str, SplitRecord], int]:
@@ -150,7 +159,7 @@ class _Reader:
 
     def images(self) -> Iterator[np.ndarray]:
         """Each image as uint8 of shape (side, side); metadata met on the way is kept."""
-        for path, content in self.source.files(self._is_wanted):
+        for path, content in self.source.files(partial(is_of_pathfinder, self.side)):
             self._check_root(path)
             if path.parts[-2] == "metadata":
                 self.metadata[path.stem] = content.read()
@@ -164,12 +173,6 @@ class _Reader:
                 yield self._decode(path, data)
             else:
                 self.empty.add(key)
-
-    def _is_wanted(self, path: PurePosixPath) -> bool:
-        parts = path.parts
-        if path.suffix == ".npy":
-            return parts[-4:-1] == (f"pathfinder{self.side}", HARD_SET, "metadata")
-        return path.suffix == ".png" and parts[-5:-2] == (f"pathfinder{self.side}", HARD_SET, "imgs")
 
     def _check_root(self, path: PurePosixPath) -> None:
         """The published archive has two folders pathfinder128, of different images."""

@@ -25,9 +25,18 @@ from tqdm import tqdm
 
 from lab.children import worker_pool
 from lab.data.lra import listops, pathfinder
-from lab.data.lra.images import write_image, write_pathfinder
-from lab.data.lra.tasks import BOTH, STATE_SPACE, LraTask, MissingFiles, Source, find_source, lra_tasks
-from lab.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, read_pairs, write_text
+from lab.data.lra.images import is_of_pathfinder, write_image, write_pathfinder
+from lab.data.lra.tasks import (
+    BOTH,
+    STATE_SPACE,
+    SUMMED,
+    LraTask,
+    MissingFiles,
+    Source,
+    find_source,
+    lra_tasks,
+)
+from lab.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, is_review, read_pairs, write_text
 from lab.data.lra.writing import SplitRecord, Symbols, write_description, write_files, write_pixels
 from lab.data.preparation import check_accepted, check_files, check_settings, prepare_once
 from lab.data.prepared import SPLITS
@@ -107,7 +116,19 @@ def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, fold
             asked["length"] = options.length
     check_settings(folder, there, asked)
     if options.source is not None:
-        check_files(folder, manifest, find_source(task, options.source).path)
+        source = find_source(task, options.source)
+        check_files(folder, manifest, source.path, _many_files(manifest, source))
+
+
+def _many_files(manifest: dict, source: Source) -> dict[str, str]:
+    """The hash of all files in a folder, where `manifest` sums up those that the data were made from."""
+    if source.path.is_file() or not any(name.endswith(SUMMED) for name in manifest.get("sources", {})):
+        return {}
+    print(f"Comparing {source.path} with the files that the data were made from ...", flush=True)
+    wanted = partial(is_of_pathfinder, source.task.side) if source.task.is_image else is_review
+    for _ in source.files(wanted):
+        pass
+    return source.fingerprints()
 
 
 class _Builder:

@@ -26,6 +26,8 @@ OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 """Openers by the first bytes of an archive. They verify the checksum of the content; tarfile does not."""
 MOST_LISTED = 16
 """Input files that the manifest lists one by one; more are summed up."""
+SUMMED = " files"
+"""How the name of many files ends."""
 
 
 def _origin(corpus: str) -> str:
@@ -231,7 +233,7 @@ class Source:
         if len(self.hashes) <= MOST_LISTED:
             return dict(sorted(self.hashes.items()))
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes.items()))
-        return {f"{len(self.hashes):,} files": hashlib.sha256(lines.encode()).hexdigest()}
+        return {f"{len(self.hashes):,}{SUMMED}": hashlib.sha256(lines.encode()).hexdigest()}
 
     @property
     def verified(self) -> bool | None:

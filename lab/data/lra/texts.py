@@ -125,7 +125,7 @@ def write_text(
 def read_reviews(source: Source) -> dict[str, Reviews]:
     """The reviews of train and test, negative ones first, in the order of their numbers."""
     reviews: dict[str, Reviews] = {"train": [], "test": []}
-    for path, content in source.files(_is_review):
+    for path, content in source.files(is_review):
         split, label, name = path.parts[-3:]
         reviews[split].append((("neg", "pos").index(label), name, content.read()))
     for split, found in reviews.items():
@@ -146,7 +146,8 @@ def digest_of(reviews: Mapping[str, Reviews]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _is_review(path: PurePosixPath) -> bool:
+def is_review(path: PurePosixPath) -> bool:
+    """Whether this is the path of a labelled review."""
     return (
         path.suffix == ".txt"
         and len(path.parts) >= 3

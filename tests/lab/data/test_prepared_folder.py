@@ -18,7 +18,7 @@ from fairseq.data import Dictionary
 from conventions import content
 from conventions.content import check_prepared
 from lab.data.preparation import write_manifest
-from lab.data.prepared import HEADER, MAGIC, identify, open_prepared, read_manifest, same_data
+from lab.data.prepared import CONTENT, HEADER, MAGIC, identify, open_prepared, read_manifest, same_data
 from lab.errors import UserError
 from lab.files import ROOT, RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
@@ -243,6 +243,17 @@ def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path,
     assert read[2:] == ["valid.idx"]
     assert first["files"]["train.idx"] == second["files"]["train.idx"]
     assert not same_data(first, second)
+
+
+def test_images_of_equal_number_are_known_by_their_content(tmp_path):
+    found = []
+    for pixels in ("black", "white"):
+        (tmp_path / pixels).mkdir()
+        (tmp_path / pixels / "train.images.npy").write_text(pixels)
+        write_manifest(tmp_path / pixels, {"levels": 256, "splits": {"train": {"images": 1}}})
+        found.append(identify(tmp_path / pixels))
+    assert not same_data(*found)
+    assert same_data(*({key: value for key, value in one.items() if key != CONTENT} for one in found))
 
 
 @pytest.mark.parametrize("changed", ["train.idx", "train.bin", "dict.txt"])

@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import shutil
 import signal
+from itertools import product
 
 import numpy as np
 import pytest
 
 from lab.data.lra import listops, prepare
+from lab.data.prepared import CONTENT, identify, same_data
 from tests.helpers.prepared import contents
 
 LISTOPS = ("listops", "--generate", "--examples", 200)
@@ -99,6 +101,29 @@ def test_folder_from_another_archive_is_refused(prepare, refused, shared_dir, tm
     words = ("data-prep/lra.sh", "text", "--partial", "--dest", tmp_path, "--from")
     assert "from other files than" in refused(*words, tmp_path / "other.tar")
     assert "there is no" in refused(*words, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_folder_from_many_other_reviews_is_refused(count, prepare, refused, tmp_path):
+    def write_reviews(folder, said):
+        for split, label in product(("train", "test"), ("neg", "pos")):
+            (folder / split / label).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                (folder / split / label / f"{number}_5.txt").write_text(f"{said} {number}")
+        return folder
+
+    one, other = write_reviews(tmp_path / "one", "good"), write_reviews(tmp_path / "other", "fine")
+    words = ("text", "--valid-fraction", 0, "--dest", tmp_path / "lra", "--from")
+    prepare(*words, one)
+    prepare(*words, one)
+    sentence = refused("data-prep/lra.sh", "--partial", *words, other)
+    assert "from other files than" in sentence and "--dest" in sentence
+
+    prepare(*words[:3], "--dest", tmp_path / "others", "--from", other)
+    found, others = (identify(tmp_path / name / "text") for name in ("lra", "others"))
+    assert not same_data(found, others)
+    older = {key: value for key, value in found.items() if key != CONTENT}
+    assert same_data(older, found) and same_data(others, older) and same_data(older, older)
 
 
 def test_splits_have_the_published_proportions_and_the_order_of_drawing(prepare, opened, tmp_path, capsys):
