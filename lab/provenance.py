@@ -190,9 +190,10 @@ def versions() -> dict[str, str]:
 def portable_command(argv: Sequence[str]) -> str:
     """`argv` as typed in a clone; its first word may be a verb, such as `scripts/lab.sh export`.
 
-    Paths below the root become relative; of others, which other machines lack, the name stays.
+    Paths below the root become relative, and so does a script there, however it was named; of other paths,
+    which other machines lack, the name stays.
     """
-    verb = argv[0].split() if argv[0].startswith("scripts/lab.sh ") else argv[:1]
+    verb = argv[0].split() if argv[0].startswith("scripts/lab.sh ") else [_script(argv[0])]
     words = []
     for word in [*verb, *argv[1:]]:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
@@ -202,6 +203,12 @@ def portable_command(argv: Sequence[str]) -> str:
             value = str(path.relative_to(ROOT)) if inside else f"FOLDER/{path.name}"
         words.append(shlex.quote(f"{flag}{equals}{value}"))
     return " ".join(words)
+
+
+def _script(name: str) -> str:
+    """The name of a script as typed in the clone's root; other names stay."""
+    shown = shown_path(Path(name))
+    return shown if Path(name).is_file() and not Path(shown).is_absolute() else name
 
 
 def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:

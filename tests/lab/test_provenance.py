@@ -1,6 +1,7 @@
 """The record of where a measurement ran, results files, small text helpers."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -35,6 +36,15 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
     command = portable_command(["run.py", inside, f"--from={tmp_path}", str(tmp_path), "--n", "3"])
     folder = f"FOLDER/{tmp_path.name}"
     assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
+
+
+@pytest.mark.parametrize("folder", ["", "benchmarks"])
+def test_a_recorded_benchmark_has_the_same_name_from_wherever_it_was_started(folder, monkeypatch):
+    """Else its sources would not be known, and its figures never be stale."""
+    monkeypatch.chdir(ROOT / folder)
+    script = os.path.relpath(ROOT / "benchmarks" / "lm_cost.py")
+    for first in (script, f"./{script}", str(ROOT / "benchmarks" / "lm_cost.py")):
+        assert portable_command([first, "--quick"]) == "benchmarks/lm_cost.py --quick"
 
 
 def write(folder, files):
