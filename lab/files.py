@@ -127,7 +127,12 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    record = read_json(path)
+    try:
+        record = read_json(path)
+    except UserError:
+        if not path.exists():  # another process has just moved it into the store of a study
+            return None
+        raise
     if not isinstance(record, dict) or FINGERPRINT not in record:
         raise UserError(
             f"{shown_path(path)} is not a result of this command; move it away, or choose another --out"

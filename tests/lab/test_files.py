@@ -9,8 +9,9 @@ import pytest
 
 from conventions import LOCK
 from conventions.files import open_lock, open_to_append, replacing
+from lab import files
 from lab.errors import UserError, explain
-from lab.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, run_lock, write_json
+from lab.files import RUN_MARK, begin, fingerprint, finished, is_run, once, read_json, run_lock, write_json
 from user_dir.fairseq_patches.checkpoints import write_durably
 
 
@@ -30,6 +31,22 @@ def test_a_result_is_made_once(tmp_path, capsys):
         assert once(path, "mark", make, "a title") == {"fingerprint": "mark", "value": 1}
     assert calls == [1] and read_json(path)["value"] == 1
     assert capsys.readouterr().out.startswith("a title: done before (")
+
+
+def test_a_record_that_another_process_moves_away_is_missing_not_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "seed1.json"
+    write_json(path, {"fingerprint": "one"})
+
+    def read_too_late(path):
+        path.unlink()
+        return read_json(path)
+
+    monkeypatch.setattr(files, "read_json", read_too_late)
+    assert finished(path, "one") is None
+    monkeypatch.undo()
+    path.write_text("{")
+    with pytest.raises(UserError, match="seed1.json cannot be read as JSON"):
+        finished(path, "one")
 
 
 def test_a_result_of_other_settings_is_refused_and_kept(tmp_path):
