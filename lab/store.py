@@ -16,7 +16,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from lab.errors import MALFORMED, UserError
-from lab.files import fingerprint, shown_path, write_atomically
+from lab.files import fingerprint, flush_to_disk, replacing, shown_path
 
 
 class Hardware(TypedDict):
@@ -26,9 +26,13 @@ class Hardware(TypedDict):
 
 
 class Environment(TypedDict):
-    """Where and when a run was measured, see `lab.provenance.environment`."""
+    """Where and when a run was measured, see `lab.provenance.environment`.
+
+    `commit` began its training; `measured_at` is the one that measured it, where that is another.
+    """
 
     commit: str
+    measured_at: NotRequired[str]
     date: str
     threads: float
     hardware: Hardware
@@ -93,7 +97,7 @@ class Record(TypedDict):
 STORE = "records.jsonl"
 SHARED = ("settings", "data")
 """What records share as a whole; of their environment they share all but what differs from run to run."""
-OF_A_RUN = ("commit", "code", "date", "command")
+OF_A_RUN = ("commit", "measured_at", "code", "date", "command")
 MACHINE = "machine"
 DRAWN_ONLY = "train"
 """The curve that only pictures need."""
@@ -161,9 +165,11 @@ def place_of(record: Record) -> Path:
 
 
 def write_store(path: Path, records: Iterable[Record]) -> None:
-    """Replace the store by these records."""
+    """Replace the store by these records; they are on the disk when it returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, store_text(records).encode())
+    with replacing(path) as partial:
+        partial.write_bytes(store_text(records).encode())
+        flush_to_disk(partial)
 
 
 def store_text(records: Iterable[Record]) -> str:

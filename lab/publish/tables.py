@@ -160,5 +160,6 @@ def measured_on(records: Sequence[Record]) -> str:
     """Machines, days and commits, in a sentence."""
     environments = [record["environment"] for record in records]
     machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
-    commits = ", ".join(sorted({one["commit"] for one in environments}))
+    found = {one[key] for one in environments for key in ("commit", "measured_at") if key in one}
+    commits = ", ".join(sorted(found))
     return f"{MEASURED_ON}{'; '.join(machines)} (commit {commits}); {MEASURED}"

@@ -20,13 +20,17 @@ from lab.files import (
     begin,
     is_run,
     json_with,
+    read_json,
     run_lock,
     write_atomically,
     write_json,
 )
+from lab.provenance import commit
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 LOG = "train.log"
+COMMIT = "commit"
+"""Key in the mark of a run."""
 GLUE_TASK = "glue_task.json"
 """Beside fine-tuned weights: the task they are for."""
 LRA_RUN = "run.json"
@@ -73,6 +77,11 @@ class RunFolder:
         path = self.path / RUN_DATA
         return path.is_file() and DATA_RECORD(path) and not self.is_begun
 
+    @property
+    def trained_at(self) -> str | None:
+        """The commit with which its training began; None if its mark names none, as those of older runs."""
+        return read_json(self.path / RUN_MARK).get(COMMIT)
+
     def checkpoints(self) -> list[Path]:
         """The checkpoints that fairseq has saved, not copies that the user has named."""
         return [path for path in self.path.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
@@ -98,7 +107,8 @@ class RunFolder:
         if not self.is_begun:
             for path in [path for pattern in LEFT_BY_A_START for path in self.path.glob(pattern)]:
                 path.unlink()
-            write_json(self.path / RUN_MARK, {"command": self.command, FINGERPRINT: self.settings})
+            mark = {"command": self.command, FINGERPRINT: self.settings, COMMIT: commit()}
+            write_json(self.path / RUN_MARK, mark)
         begin(self.path, self.command, self.settings)
 
     def keep_only(self, kept: Path | None) -> None:

@@ -26,7 +26,7 @@ from lab.children import end_with_error, end_with_parent
 from lab.console import warn_only
 from lab.data.prepared import has_valid, identify
 from lab.errors import Diverged, UserError, explain, unexpected
-from lab.files import shown_path, write_json
+from lab.files import flush_to_disk, shown_path, write_json
 from lab.measure import MEASURES, TrainedRun, measuring
 from lab.provenance import environment
 from lab.run.checkpoint import whole_checkpoint
@@ -34,7 +34,7 @@ from lab.run.log import run_figures
 from lab.run.plan import RunPlan, checked, read_experiment
 from lab.run.recipe import is_given
 from lab.run.train import train
-from lab.store import Record, Training
+from lab.store import Environment, Record, Training
 from lab.study.cells import Cell, prune
 from lab.study.schedule import SETTINGS_ARE_WRONG, cell_of, command_of
 from lab.study.tuning import tried
@@ -134,11 +134,18 @@ def record_of(cell: Cell, training: Training, found: dict[str, Any], device: tor
         **cell.measurement(),
         **cell.start_mark(),
         found=found,
-        environment=environment(device.type),
+        environment=environment_of(cell, device),
     )
     if cell.chosen is not None:
         record["tuned"] = tried(cell)
     return record
+
+
+def environment_of(cell: Cell, device: torch.device) -> Environment:
+    """Where the cell is measured, and with which commits it was trained and measured."""
+    found = environment(device.type)
+    began, now = cell.run.trained_at, found["commit"]
+    return found if began in (None, now) else {**found, "commit": began, "measured_at": now}
 
 
 def work(cell: Cell) -> None:
@@ -155,6 +162,7 @@ def work(cell: Cell) -> None:
             found = measure_run(cell, plan, device)
             record = {**record_of(cell, training, found, device), **ending}
         write_json(cell.record_path, record)
+        flush_to_disk(cell.record_path)
         prune(cell)
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from lab import store
 from lab.errors import UserError
 from lab.store import read_store, store_text, stored, write_store
 
@@ -35,11 +36,21 @@ def test_records_come_back_as_they_were_sorted_by_cell(tmp_path):
     assert stored(tmp_path / "nothing") == {} and read_store(tmp_path / "nothing") == []
 
 
+def test_a_store_is_on_the_disk_before_it_replaces_another(tmp_path, monkeypatch):
+    path, flushed = tmp_path / "records.jsonl", []
+    monkeypatch.setattr(
+        store, "flush_to_disk", lambda partial: flushed.append((partial.read_text(), path.exists()))
+    )
+    write_store(path, RECORDS)
+    assert flushed == [(store_text(RECORDS), False)] and path.read_text() == store_text(RECORDS)
+
+
 def test_settings_and_machines_are_said_once_and_a_new_record_changes_one_line():
     before = store_text(RECORDS).splitlines()
     assert len(before) == 3 + len(RECORDS)  # settings, no data, the machine
     assert all("hardware" not in line and "_name" not in line for line in before[3:])
-    after = store_text([record("b", 1, 5.0, commit="def", date="2000-01-03"), *RECORDS[1:]]).splitlines()
+    new = record("b", 1, 5.0, commit="def", measured_at="fed", date="2000-01-03")
+    after = store_text([new, *RECORDS[1:]]).splitlines()
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
 
 

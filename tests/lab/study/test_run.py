@@ -17,6 +17,7 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
+from lab.publish.tables import measured_on
 from lab.run import train as trainer
 from lab.run.folder import LOG
 from lab.study import cli as study
@@ -152,6 +153,37 @@ def test_a_cell_that_revision_177900ac_has_begun_is_resumed(tmp_path, study_file
     (cell.folder / "checkpoint_1_3.pt").write_text("damaged")
     with pytest.raises(UserError, match="no checkpoint in .* is whole .*move them away"):
         trainer.take_up(cell.run, None, None)
+
+
+def test_a_record_names_the_commits_that_trained_and_measured(study_file, tmp_path, monkeypatch):
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    now = {"commit": "one"}
+    monkeypatch.setattr("lab.run.folder.commit", lambda: now["commit"])
+    monkeypatch.setattr(worker, "environment", lambda device: {**now})
+    cell.run.begin()
+    assert worker.environment_of(cell, torch.device("cpu")) == {"commit": "one"}
+    (cell.folder / "checkpoint_last.pt").touch()
+    now["commit"] = "two"
+    cell.run.begin()
+    found = worker.environment_of(cell, torch.device("cpu"))
+    assert found == {"commit": "one", "measured_at": "two"}
+    record = record_of(
+        cell.key, {}, environment={**found, "date": "1", "hardware": {"cpu": "x"}, "threads": 1}
+    )
+    assert "(commit one, two)" in measured_on([record])
+    write_json(cell.folder / RUN_MARK, {"command": "study.sh", "fingerprint": cell.fingerprint()})
+    assert worker.environment_of(cell, torch.device("cpu")) == {"commit": "two"}  # begun before marks had it
+
+
+def test_a_record_is_on_the_disk_before_checkpoints_go(study_file, tmp_path, monkeypatch):
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    for name in ("plan_of", "trained", "run_figures", "measure_run", "record_of"):
+        monkeypatch.setattr(worker, name, lambda *given: {})
+    calls = []
+    monkeypatch.setattr(worker, "flush_to_disk", lambda path: calls.append(path.read_text()))
+    monkeypatch.setattr(worker, "prune", lambda cell: calls.append("prune"))
+    worker.work(cell)
+    assert calls == ["{}\n", "prune"]
 
 
 def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, tmp_path):
