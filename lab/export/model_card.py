@@ -20,6 +20,7 @@ from lab.data.published import CORPORA
 from lab.files import MARK, read_json
 from lab.provenance import commit
 from lab.run.checkpoint import Checkpoint
+from lab.store import stored
 
 PERPLEXITY_TASKS = ("language_modeling", "carried_language_modeling", "masked_lm")
 SPLITS = ("valid", "test")
@@ -148,8 +149,13 @@ def _command(result: dict[str, Any]) -> str:
 
 
 def _study_record(folder: Path, made: int) -> dict[str, Any]:
-    """The record of the study's cell that trained in `folder`; empty if it measured other weights."""
-    record = _read(folder.with_name(f"{folder.name}.json"))
+    """The record of the study's cell that trained in `folder`; empty if it measured other weights.
+
+    It is a file beside the folder, or a line in the store of a folder above.
+    """
+    place = folder.absolute().with_name(f"{folder.name}.json")
+    lines = (stored(above).get(place.relative_to(above)) for above in place.parents)
+    record = _read(place) or next(filter(None, lines), {})
     found = record.get("found")
     return record if isinstance(found, dict) and found.get("best_update") == made else {}
 

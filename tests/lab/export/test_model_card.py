@@ -16,6 +16,7 @@ from lab.export.model_card import Evaluation, RunRecord, limits, metadata, model
 from lab.files import read_json, write_json
 from lab.provenance import commit
 from lab.run.checkpoint import read_checkpoint
+from lab.store import STORE, write_store
 
 CHECKPOINT = "checkpoint_last.pt"
 
@@ -99,17 +100,27 @@ def test_results_of_other_weights_or_data_are_passed_over(run):
     ]
 
 
-def test_record_of_a_study(run):
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_record_of_a_study(is_stored, run, tmp_path):
+    (tmp_path / "study" / "elu").mkdir(parents=True)
+    run = run.rename(tmp_path / "study" / "elu" / "seed1")
     (run / "data.json").unlink()
     found = {"best_update": 4, "valid": {"perplexity": 8.0, "perplexity_per_word": None}}
     found["test"] = {"perplexity": math.inf, "perplexity_per_word": 9.0}
     record = {
         "study": "lm",
+        "cell": {"method": "elu", "seed": 1},
+        "settings": {},
+        "training": {"curves": {}},
         "found": found,
         "data": {"corpus": "wikitext-2"},
         "environment": {"commit": "abc"},
     }
-    write_json(run.with_name("run.json"), record)
+    path = run.with_name("seed1.json")
+    write_json(path, record)
+    if is_stored:
+        write_store(tmp_path / "study" / STORE, [read_json(path)])
+        path.unlink()
     read = read_run(read_checkpoint(run / CHECKPOINT))
     assert read.commit == "abc" and read.data == {"corpus": "wikitext-2"}
     assert read.evaluations == [
