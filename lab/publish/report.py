@@ -116,7 +116,12 @@ def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
                 found[path.resolve()] = Result(run_name(path, folder), path, record, link)
         for store in sorted(folder.rglob(STORE)):
             link = Link(store.name, os.path.relpath(store, beside))
-            for place, record in stored(store.parent).items():
+            try:
+                records = stored(store.parent)
+            except UserError as error:
+                print(f"left out: {error}", flush=True)
+                continue
+            for place, record in records.items():
                 path = store.parent / place
                 found.setdefault(path.resolve(), Result(run_name(path, folder), path, record, link))
     return list(found.values())

@@ -13,6 +13,7 @@ from lab.publish import report
 from lab.publish.html import Heading, Page, Picture, Section, Table, markdown_parts, render
 from lab.publish.report import environments_in
 from lab.publish.report_runs import appearances, find_runs, read_configuration
+from lab.store import STORE
 from tests.helpers.logs import LOG, inner
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -166,6 +167,13 @@ def test_records_and_pages_of_studies(call, runs, tmp_path):
     ]
     assert "One cell." in page and "The project" not in page
     assert len(rows_of(page, "Models and their cost")) == 4
+
+
+def test_a_damaged_store_is_named_and_left_out(call, runs, tmp_path, capsys):
+    (runs / STORE).write_text("<<<<<<< HEAD\n")
+    assert "transnormer_t1" in written(call, runs, tmp_path / "report.html")
+    said = capsys.readouterr().out
+    assert re.search("left out: .*records.jsonl: line 1 begins a conflict of a merge;", said)
 
 
 def test_a_perplexity_of_a_study_has_the_name_of_its_cell(call, runs, tmp_path):
