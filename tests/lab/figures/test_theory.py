@@ -1,12 +1,15 @@
 """The figures that need no model: made once, drawn from JSON alone, and their verdicts."""
 
+import itertools
 import json
 import shutil
 
 import pytest
+import torch
 
-from lab.figures import analyse
+from lab.figures import analyse, theory
 from lab.figures.analyse import THEORY
+from lab.figures.figure import Figure
 from lab.publish.analysis import pages
 from tests.helpers import commands
 from tests.helpers.once import filled_once
@@ -68,6 +71,16 @@ def test_statements_hold_but_for_those_known_to_be_false(out, name):
         "sums-of-lognormals": {"Fenton at σ² = 4, d = 64"},
     }
     assert false == known.get(name, set())
+
+
+@pytest.mark.parametrize("elsewhere", [1, 2])
+def test_an_equality_holds_at_every_temperature_or_not(elsewhere, monkeypatch):
+    ratios = itertools.chain([1.0], itertools.repeat(elsewhere))
+    monkeypatch.setattr(theory, "spectral_gap", lambda matrix: torch.zeros(()))
+    monkeypatch.setattr(theory, "top_singular_value", lambda matrix: torch.tensor(next(ratios)))
+    figure = Figure("temperature")
+    theory._eigenvalues(figure, *torch.randn(2, 4, 8, dtype=torch.float64))
+    assert [one["verdict"] == "confirmed" for one in figure.checks] == [elsewhere == 1]
 
 
 def test_homogeneous_kernels_do_not_depend_on_the_temperature(out):
