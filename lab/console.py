@@ -15,6 +15,9 @@ from conventions import INTERRUPTED
 from lab import children
 from lab.errors import UserError, explain
 
+MISSING = "the following arguments are required"
+"""How argparse begins to name arguments that are missing."""
+
 
 class Parser(argparse.ArgumentParser):
     """The command line of `command`, as a person types it; a mistake ends in one sentence.
@@ -35,13 +38,23 @@ class Parser(argparse.ArgumentParser):
 def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> Namespace:
     """Parse `words`; unknown flags, which go to fairseq, are returned as `flags`.
 
-    `parser` has the positional arguments, which come first, besides the `options`.
+    `parser` has the positional arguments, which come first, besides the `options`. UserError says so where
+    one of them comes later.
     """
     if {"-h", "--help"} & set(words):
         parser.parse_args(["--help"])
     first = list(takewhile(lambda word: not word.startswith("-"), words))
-    given, flags = options.parse_known_args(words[len(first) :], parser.parse_args(first))
-    return Namespace(**vars(given), flags=flags)
+    given, flags = options.parse_known_args(words[len(first) :])
+    late = f"files and folders come before all options: {parser.usage}"
+    if flags and not flags[0].startswith("-"):
+        parser.error(late)
+    try:
+        named = parser.parse_args(first)
+    except UserError as error:
+        if MISSING in str(error) and not all(flag.startswith("-") for flag in flags):
+            parser.error(late)
+        raise
+    return Namespace(**{**vars(named), **vars(given)}, flags=flags)
 
 
 def split_flags(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

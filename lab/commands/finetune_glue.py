@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 
 from conventions import PREPARED
 from lab.console import number_of
@@ -39,14 +38,7 @@ def cells_asked(options: Namespace) -> list[Cell]:
     flags += options.flags
     data = options.data.absolute() if options.data else None
     asked = {"task": find_tasks(options), "lr": [str(rate) for rate in options.learning_rates or ()]}
-    cells = cells_of(Plan(study, out, data, flags, start), asked, study.seeds)
-    if options.seeds:
-        cells = [
-            replace(cell, seed=seed)
-            for cell in cells
-            if cell.seed == cell.first_seed
-            for seed in options.seeds
-        ]
+    cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     order = asked["task"]
     return sorted(cells, key=lambda cell: order.index(cell.values["task"]))
 

@@ -2,7 +2,7 @@
 
 import argparse
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,15 +213,15 @@ def add_grid(parser: Parser) -> None:
         "--lr",
         "--learning-rates",
         dest="learning_rates",
-        type=several(positive, "numbers"),
+        type=numbers,
         metavar="A,B,...",
         help="learning rates instead of those of configs/studies/glue.yaml",
     )
     parser.add_argument(
         "--seeds",
-        type=several(count, "whole numbers"),
-        metavar="A,B,...",
-        help="seeds instead of those of configs/studies/glue.yaml",
+        type=count,
+        metavar="N",
+        help="number of seeds, counted up from 1 (default: that of configs/studies/glue.yaml)",
     )
     parser.add_argument(
         "--max-update",
@@ -271,15 +271,11 @@ def finetuning(words: Sequence[str]) -> Namespace:
     return parser.parse_args(words, Namespace(flags=flags))
 
 
-def several(kind: Callable[[str], float], what: str) -> Callable[[str], list[float]]:
-    """A type for comma-separated numbers above 0; `kind` reads one number, `what` names them."""
-
-    def read(text: str) -> list[float]:
-        try:
-            return list(dict.fromkeys(kind(word) for word in text.split(",")))
-        except argparse.ArgumentTypeError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not one or several {what} above 0, with commas between"
-            ) from None
-
-    return read
+def numbers(text: str) -> list[float]:
+    """An option's numbers above 0, separated by commas, each once."""
+    try:
+        return list(dict.fromkeys(map(positive, text.split(","))))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not one or several numbers above 0, with commas between"
+        ) from None

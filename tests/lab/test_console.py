@@ -48,6 +48,15 @@ def test_mistakes_name_the_help():
         train.finetuning(["c.pt", "--learning-rates=-1"])
 
 
+@pytest.mark.parametrize(
+    "words", ["--gpus 8 c.yaml", "--arch x c.yaml data", "c.yaml --gpus 8 data", "--fresh c.yaml --arch x"]
+)
+def test_files_behind_an_option_are_shown_their_place(words):
+    usage = r"scripts/train_lm.sh CONFIG \[DATA\] \[options\]"
+    with pytest.raises(UserError, match=f"files and folders come before all options: {usage}"):
+        parse("lm", words.split())
+
+
 @pytest.mark.parametrize("words", [["DIR", "--device", "cpu"], ["--device", "cpu", "DIR"], ["--out", "DIR"]])
 def test_a_folder_with_or_without_its_flag(words):
     assert str(out_dir(parse_arguments(words))) == "DIR"

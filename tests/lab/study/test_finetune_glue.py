@@ -222,25 +222,25 @@ def test_best_compares_over_the_seeds_that_all_choices_have():
     assert [one["cell"]["lr"] for one in best_records(best, [*repeated, made_up("0.2", 4, 61.0)])] == ["0.2"]
 
 
-def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
+def test_a_rate_named_twice_is_one(glue, pretrained):
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
-    options = finetuning([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
+    options = finetuning([*words, "--seeds", "1", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
     found = finetune_glue.cells_asked(options)
-    assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
+    assert [(cell.seed, cell.values["lr"]) for cell in found] == [(1, "1.2345678e-05"), (1, "1e-05")]
 
 
-def test_seeds_replace_those_that_the_yaml_counts_from(glue, pretrained, monkeypatch):
+def test_seeds_are_a_number_as_in_every_study(glue, pretrained, monkeypatch):
     monkeypatch.setattr(Cell, "first_seed", 7)
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
-    found = finetune_glue.cells_asked(finetuning([*words, "--seeds", "2,3", "--learning-rates", "0.01"]))
-    assert [cell.seed for cell in found] == [2, 3]
+    found = finetune_glue.cells_asked(finetuning([*words, "--seeds", "2", "--learning-rates", "0.01"]))
+    assert [cell.seed for cell in found] == [7, 8]
 
 
 def test_a_dry_run_with_flags(call, glue, pretrained, tmp_path, capsys):
     words = ["--task", "WNLI", "--data", glue, "--out", tmp_path / "out", "--lr", "0.01", "--seeds", 3]
     call(finetune_glue, pretrained / "checkpoint_last.pt", *words, "--dry-run", "--", "--dropout", 0.3)
     out = capsys.readouterr().out
-    assert out.count("fairseq-train") == 1 and not (tmp_path / "out").exists()
+    assert out.count("fairseq-train") == 3 and not (tmp_path / "out").exists()
     assert all(words in out for words in ("--lr 0.01", "--seed 3", "--dropout 0.3"))
 
 
