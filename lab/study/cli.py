@@ -363,9 +363,12 @@ def with_source(script: str, words: Sequence[str], source: Path | None, missing:
 
 
 def run_script(script: str, *arguments: str | Path) -> None:
-    """Run a script of data-prep/, which ends with this process; UserError, in its own words, if it fails."""
-    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
-    ours = {**os.environ, PARENT: str(os.getpid())}
+    """Run a script of data-prep/ by this Python; UserError, in its own words, if it fails.
+
+    It ends with this process.
+    """
+    words = [f"data-prep/{script}", *map(str, arguments)]
+    command, ours = [sys.executable, "-m", "lab", *words], {**os.environ, PARENT: str(os.getpid())}
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
     *others, last = done.stderr.splitlines(keepends=True) or [""]
     if done.returncode == 0 or not last.startswith("error: "):
@@ -377,7 +380,7 @@ def run_script(script: str, *arguments: str | Path) -> None:
     sys.stderr.writelines(others)
     wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
     if "--" in advice:  # an option of the script's, which the command that runs it may lack
-        advice = f"prepare the data with {portable_command(command)}, see its --help"
+        advice = f"prepare the data with {portable_command(words)}, see its --help"
     raise UserError(f"{wrong}{semicolon}{advice}")
 
 

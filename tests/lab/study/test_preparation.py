@@ -32,10 +32,10 @@ COMMAND = "data-prep/wikitext.sh wikitext-2 --dest data/x"
     ],
 )
 def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, monkeypatch, capfd):
-    script = tmp_path / "data-prep" / "wikitext.sh"
-    script.parent.mkdir()
-    script.write_text(f"#!/bin/sh\n{ends}\n")
-    script.chmod(0o755)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1 $2 $3" = "-m lab data-prep/wikitext.sh" ] || exit\n{ends}\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     for module in ("study.cli", "provenance"):
         monkeypatch.setattr(f"lab.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
@@ -54,15 +54,14 @@ def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_pa
 
 
 def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
-    script = tmp_path / "data-prep" / "waits.sh"
-    script.parent.mkdir()
+    python = tmp_path / "python"
     waits = "import os, signal; os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
     (tmp_path / "waits.py").write_text(
         f"from lab.console import run_command\ndef main():\n    {waits}\nrun_command(main)\n"
     )
-    script.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
-    script.chmod(0o755)
-    starts = f"from lab.study import cli; cli.ROOT = cli.Path({str(tmp_path)!r})"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
+    python.chmod(0o755)
+    starts = f"import sys; from lab.study import cli; sys.executable = {str(python)!r}"
     starts += "; cli.run_script('waits.sh')"
     command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
