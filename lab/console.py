@@ -79,14 +79,14 @@ def add_device(parser: Parser) -> None:
     )
 
 
-def add_out_dir(parser: Parser, default: str = "") -> None:
+def add_out_dir(parser: Parser, default: str) -> None:
     """--out for a folder of results, which may also be given without the flag (`parse_intermixed_args`)."""
     parser.add_argument("out_dir", type=Path, nargs="?", metavar="DIR", help="the same as --out")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for the results" + (f"; default: {default}" if default else ""),
+        help=f"folder for the results; default: {default}",
     )
 
 

@@ -52,7 +52,7 @@ from typing import Any
 
 from conventions import STOPPED
 from lab.checks.gpu_parts import PARTS, Part, parts
-from lab.console import Parser, add_out_dir, out_dir
+from lab.console import Parser
 from lab.errors import UserError
 from lab.files import ROOT, check_output_folder, read_json, write_atomically, write_json
 from lab.provenance import environment, hardware, portable_command
@@ -79,20 +79,18 @@ WIKITEXT103_TOKENS = 100_000 * 128 * 512
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser("scripts/lab.sh check gpu", __doc__)
     parser.add_argument("stage", choices=tuple(PARTS), metavar="STAGE", help=f"one of {', '.join(PARTS)}")
-    add_out_dir(parser)
+    note = "folder for logs and results (required)"
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=note)
     note = "prepared corpus of the trainings (default: random words with WikiText-103's vocabulary)"
     parser.add_argument("--data", type=Path, metavar="DATA", help=note)
     parser.add_argument("--only", metavar="NAMES", help="parts of the stage to run, separated by commas")
     note = "every part on the CPU with tiny sizes, without a GPU: tries the commands, measures nothing"
     parser.add_argument("--dry-run", action="store_true", help=note)
-    options = parser.parse_intermixed_args(words)
+    options = parser.parse_args(words)
     known = PARTS[options.stage]
     options.only = tuple((options.only or ",".join(known)).split(","))
     if unknown := [name for name in options.only if name not in known]:
         parser.error(f"{options.stage} has no part {unknown[0]!r}; choose some of {', '.join(known)}")
-    options.out = out_dir(options)
-    if options.out is None:
-        parser.error("name the folder for logs and results with --out")
     if options.data is not None and not (options.data / "dict.txt").is_file():
         parser.error(f"{options.data} holds no dict.txt: it is not a prepared corpus")
     return options

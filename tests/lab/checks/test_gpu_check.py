@@ -283,6 +283,11 @@ def test_random_words_are_a_prepared_corpus(tmp_path):
     assert not list(Path(tmp_path).glob("*.part"))
 
 
-@pytest.mark.parametrize("words", [["DIR"], ["--out", "DIR"]])
-def test_its_folder_with_or_without_the_flag(words):
-    assert str(gpu_check.parse(["speed", *words]).out) == "DIR"
+def test_the_help_says_that_its_folder_is_required(capsys):
+    assert str(gpu_check.parse(["speed", "--out", "DIR"]).out) == "DIR"
+    with pytest.raises(UserError, match="required: --out"):
+        gpu_check.parse(["speed", "--dry-run"])
+    with pytest.raises(SystemExit):
+        gpu_check.parse(["--help"])
+    usage = capsys.readouterr().out
+    assert " --out DIR " in usage and "[--out" not in usage and "[DIR]" not in usage
