@@ -33,7 +33,9 @@ SAMPLES = (".sample.json", ".sample.json.gz", ".kshot.tsv", ".kshot.tsv.gz")
 """Parts of a train file, in the order of preference; parts of one kind belong together."""
 
 MSR_FILES = {"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"}
-"""MRPC as Microsoft published it; GLUE's dev split is the pairs of its train file in dev_ids.tsv."""
+"""MRPC as Microsoft published it; GLUE's dev split is the pairs of its train file in `DEV_IDS`."""
+DEV_IDS = ("mrpc_dev_ids", "dev_ids")
+"""Its name in data-prep/sources.json, and the one that download scripts give it."""
 
 PAIR_IDS = ("#1 ID", "#2 ID")
 SAMPLE_KEYS = ("text_a", "text_b", "label")
@@ -87,9 +89,11 @@ def _msr_sources(folder: Path) -> dict[str, Source]:
     files = {split: _first(folder, name, ("", ".gz")) for split, name in MSR_FILES.items()}
     if files["train"] is None:
         return {}
-    ids = _first(folder, "dev_ids", ENDINGS)
+    ids = next(filter(None, (_first(folder, stem, ENDINGS) for stem in DEV_IDS)), None)
     if ids is None:
-        raise UserError(f"{folder} holds no dev_ids.tsv, which says what of {files['train'].name} is dev")
+        raise UserError(
+            f"{folder} holds no {DEV_IDS[0]}.tsv, which says what of {files['train'].name} is dev"
+        )
     pairs = frozenset(tuple(line.split("\t")[:2]) for _, line in LineReader(ids).lines())
     sources = {"train": Source(files["train"], pairs), "valid": Source(files["train"], pairs, inside=True)}
     return sources | ({"test": Source(files["test"])} if files["test"] else {})

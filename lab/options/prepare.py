@@ -63,7 +63,7 @@ GLUE = """\
 Prepare GLUE tasks for fine-tuning RoBERTa models: check, encode with the model's tokeniser, binarise.
 
 FOLDER holds a folder for each task with the files of the original download (train.tsv, dev.tsv, test.tsv;
-MNLI dev_matched.tsv …; also .tsv.gz; MRPC also as msr_paraphrase_*.txt with dev_ids.tsv). Each
+MNLI dev_matched.tsv …; also .tsv.gz; MRPC also as msr_paraphrase_*.txt with mrpc_dev_ids.tsv). Each
 task becomes a folder in --dest that fairseq's sentence_prediction task reads.
 """
 GLUE_TASKS = f"""
@@ -233,7 +233,7 @@ def roberta(words: Sequence[str]) -> Namespace:
     )
     arguments = parser.parse_args(words)
     if arguments.corpus == OWN_TEXT and not arguments.source:
-        parser.error("a text of your own needs --from, the folder it lies in")
+        parser.error("your own text needs --from FOLDER, the folder with train.txt, valid.txt and test.txt")
     if arguments.tokenizer == BYTE_PAIRS and arguments.vocab_size:
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     if arguments.tokenizer != BYTE_PAIRS and arguments.gpt2_bpe:

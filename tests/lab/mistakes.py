@@ -18,7 +18,7 @@ PREPARATION = [
     ("wikitext.sh wikitext-2 --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
     ("wikitext.sh wikitext-2 --vocabulary-from . --tokenizer words", "--vocabulary-from"),
     ("wikitext.sh wikitext-2-raw", "wikitext-2-raw"),
-    ("roberta.sh text", "--from"),
+    ("roberta.sh text", "your own text needs --from FOLDER, the folder with train.txt, valid.txt"),
     ("roberta.sh text --from none", "none .* does not exist"),
     ("roberta.sh text --from . --vocab-size 100", "--vocab-size"),
     ("roberta.sh text --from empty --tokenizer sentencepiece --vocab-size 0", NO_COUNT),

@@ -113,8 +113,16 @@ def test_both_forms_of_mrpc_give_the_same_rows(glue, tmp_path):
         assert ours.sentences == theirs.sentences
         assert ours.labels == theirs.labels
     (tmp_path / "dev_ids.tsv").unlink()
-    with pytest.raises(UserError, match=r"holds no dev_ids.tsv"):
+    with pytest.raises(UserError, match=r"holds no mrpc_dev_ids.tsv"):
         find_sources(tmp_path, task, partial=False)
+
+
+@pytest.mark.parametrize("name", ["mrpc_dev_ids.tsv", "dev_ids.tsv"])
+def test_pairs_of_mrpcs_dev_split_have_the_published_name_or_the_usual_one(name, tmp_path):
+    write(tmp_path, "", "msr_paraphrase_train.txt")
+    write(tmp_path, "1\t2\n3\t4\n", name)
+    found = find_sources(tmp_path, TASKS["MRPC"], partial=True)
+    assert found["valid"].ids == {("1", "2"), ("3", "4")} and found["valid"].inside
 
 
 def test_quotes_mean_nothing(tmp_path):
