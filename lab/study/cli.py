@@ -233,6 +233,8 @@ def state_of(cell: Cell) -> str:
     """Whether a cell is done, begun or missing, in a few words."""
     if cell.is_unchosen and cell.is_recorded:
         return f"done; its {cell.tuned_axis} may change when the missing runs of tuning are done"
+    if why := refusal(cell):
+        return why
     if cell.record():
         return f"done: {describe(cell)}"
     if figures := figures_of_begun(cell):
@@ -258,6 +260,9 @@ def show_commands(cells: Sequence[Cell]) -> None:
     on_gpu, checked = bool(gpus()), set()
     for cell in all_runs(cells):
         print(f"# {cell.name}")
+        if why := refusal(cell):
+            print(f"# {why}")
+            continue
         if cell.record():
             print("done before")
             continue
@@ -281,8 +286,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
         future = {"flags": cells[0].plan.flags, **cells[0].start_mark()}
         check_one_setting(study, [*read_records(out, study), future], out)
         prepare_data(cells, source)
-        runs = all_runs(cells)
-        check_starts(cell for cell in runs if not cell.record())
+        check_starts(cell for cell in all_runs(cells) if not (refusal(cell) or cell.record()))
         failures: list[str] = []
         while not failures:
             tried = runs_of_tuning(cells)
@@ -408,22 +412,35 @@ def remove_lone_lock(folder: Path) -> None:
 
 def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int]) -> list[str]:
     """Run the cells without a record; returns a line for each that has failed."""
-    missing = []
+    missing, refused = [], []
     for cell in cells:
-        if cell.record():
+        if why := refusal(cell):
+            refused.append(f"{cell.name}: {why}")
+        elif cell.record():
             prune(cell)  # a kill may have come between writing the record and this line
         else:
             missing.append(cell)
     where = shown_path(cells[0].plan.out) if cells else ""
-    done = len(cells) - len(missing)
+    done = len(cells) - len(missing) - len(refused)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
-    return run_cells(missing, jobs, held, describe)
+    return [*refused, *run_cells(missing, jobs, held, describe)]
+
+
+def refusal(cell: Cell) -> str:
+    """Why a record cannot be that of the value which tuning has chosen for the cell; empty if it can."""
+    if cell.chosen is None:
+        return ""
+    try:
+        cell.record()
+    except UserError as error:
+        return f"its {cell.tuned_axis} is {cell.chosen} now; {error}"
+    return ""
 
 
 def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
     """Where all cells are finished, remove the weights of all but the best run, and print where those are."""
     for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
-        records = [record for cell in group if (record := cell.record())]
+        records = [record for cell in group if not refusal(cell) and (record := cell.record())]
         scores = [best.order(value) for value in numbers(best.figure, records)]
         if len(scores) < len(group):
             continue

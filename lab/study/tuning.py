@@ -42,17 +42,24 @@ def tuning_cells(cell: Cell) -> list[Cell]:
     """
     tune = cell.study.tune
     assert tune is not None
-    values, most = list(tune.values), len(tune.values) + (GROWTH if tune.bracket else 0)
-    while len(values) < most:
-        runs = _tuning_runs(cell, values)
-        if any(run.record() is None for run in runs):
+    runs = _tuning_runs(cell, tune.values)
+    while all(run.record() for run in runs):
+        further = _further_value(tune, [run.tuning for run in runs], _scores(runs))
+        if further is None:
             break
-        scores, in_order = _scores(runs), sorted(values, key=float)
-        best = _best_of(scores, tune) if scores else in_order[0]
-        if best not in (in_order[0], in_order[-1]):
-            break
-        values.append(f"{float(best) * (2 if scores and best == in_order[-1] else 0.5):g}")
-    return _tuning_runs(cell, values)
+        runs += _tuning_runs(cell, [further])
+    return runs
+
+
+def _further_value(tune: Tune, values: Sequence[str], scores: Mapping[str, float]) -> str | None:
+    """The value that `bracket` tries after these `values`, which are all finished; None if none follows."""
+    if not tune.bracket or len(values) >= len(tune.values) + GROWTH:
+        return None
+    in_order = sorted(values, key=float)
+    best = _best_of(scores, tune) if scores else in_order[0]
+    if best not in (in_order[0], in_order[-1]):
+        return None
+    return f"{float(best) * (2 if scores and best == in_order[-1] else 0.5):g}"
 
 
 def _tuning_runs(cell: Cell, values: Iterable[str]) -> list[Cell]:
@@ -137,6 +144,18 @@ def _with_tried(record: Record, runs: Iterable[Record]) -> Record:
 
 
 def is_tuned_as_now(tune: Tune, tuned: Tuned) -> bool:
-    """Whether a record was tuned by the figure, after the updates, and with the values of today's study."""
+    """Whether a record has the value that today's study chooses, tuned by its figure, updates and values.
+
+    Scores of values that the study no longer tries do not count.
+    """
+    values, tried = list(tune.values), tuned["tried"]
     same = tuned["by"] == tune.by and tuned.get("updates", tune.updates) == tune.updates
-    return same and {*tune.values} <= {*tuned["tried"]}
+    if not same or not {*values} <= {*tried}:
+        return False
+
+    def scores() -> dict[str, float]:
+        return {value: score for value in values if (score := tried[value]) is not None}
+
+    while (further := _further_value(tune, values, scores())) in tried:
+        values.append(further)
+    return bool(scores()) and _best_of(scores(), tune) == tuned["chosen"]

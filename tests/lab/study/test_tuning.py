@@ -9,9 +9,10 @@ from lab.errors import UserError
 from lab.files import write_json
 from lab.run.recipe import option
 from lab.study.cells import check_flags
-from lab.study.cli import show_status
+from lab.study.cli import run_missing, show_status
 from lab.study.declaration import read_study
-from lab.study.records import all_records
+from lab.study.page import without_outdated
+from lab.study.records import OLDER, all_records
 from lab.study.tuning import (
     best_value,
     is_tuned_as_now,
@@ -120,6 +121,29 @@ def test_status_of_a_cell_whose_study_tries_another_value(study_with, tmp_path, 
     assert last == "tiny, elu, seed 1: done; its lr may change when the missing runs of tuning are done"
 
 
+def test_a_record_whose_value_a_better_one_replaces(study_with, tmp_path, monkeypatch, capsys):
+    """It keeps no other row from running, and no verdict counts it."""
+    study = study_with(tune={"axis": "lr", "values": [1, 2, 4], "updates": 3})
+    elu, softmax = cells(study, {"method": ["elu", "softmax"]}, out=tmp_path)
+    for cell, best in ((elu, "4"), (softmax, "2")):
+        losses = {"1": 3.0, "2": 2.0, "4": 2.5, best: 1.0}
+        tuned(cell, [[[1, losses[value]]] for value in study.tune.values])
+    before = {"setting": "lr", "by": "valid_loss", "chosen": "2", "tried": {"1": 3.0, "2": 2.0}}
+    write_record(replace(elu, chosen="2"), {**record_of(elu.key, {}, **elu.measurement()), "tuned": before})
+    [record] = with_all_tried(all_records(tmp_path, study))
+    assert record["tuned"]["tried"] == {"1": 3.0, "2": 2.0, "4": 1.0}
+    assert [OLDER in one for one in without_outdated(study, [record])] == [True]
+    chosen = with_chosen([elu, softmax])
+    ran = []
+    monkeypatch.setattr("lab.study.cli.run_cells", lambda missing, *unused: ran.extend(missing) or [])
+    [failure] = run_missing("tiny", chosen, 1, [])
+    assert failure.startswith("tiny, elu, seed 1: its lr is 4 now; ") and "with other settings" in failure
+    assert [cell.values["method"] for cell in ran] == ["softmax"]
+    assert "2 runs, 0 done before" in capsys.readouterr().out
+    show_status([elu])
+    assert "tiny, elu, seed 1: its lr is 4 now; " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "same"),
     [
@@ -127,6 +151,8 @@ def test_status_of_a_cell_whose_study_tries_another_value(study_with, tmp_path, 
         ({"updates": 4}, False),
         ({"values": [1, 2, 4]}, False),
         ({"values": [2]}, True),
+        ({"values": [1]}, False),
+        ({"bracket": True}, True),  # a larger one is still to be tried
         ({"by": "valid_accuracy"}, False),
     ],
 )
