@@ -192,8 +192,8 @@ class Cell:
                 experiment = experiment.changed({name: {key: False} for name in on})
         return experiment
 
-    def own_flags(self) -> list[str]:
-        """Flags added to the YAML, including the user's."""
+    def given_flags(self) -> list[str]:
+        """Flags that the study, its choices, the user and tuning give, besides the YAML's."""
         words = []
         for key, value in self.given:
             if key != YAML:
@@ -201,6 +201,11 @@ class Cell:
         words += self.plan.flags
         if (value := self.tuning if self.tuning is not None else self.chosen) is not None:
             words += as_flag(self.tuned_axis, value)
+        return words
+
+    def own_flags(self) -> list[str]:
+        """Flags added to the YAML, with the shortened schedule of a run of tuning and the seed."""
+        words = self.given_flags()
         if self.tuning is not None:
             words += shortened(self.experiment, words, self.study.tune.updates)
         return [*words, "--seed", str(self.seed)]
@@ -289,14 +294,14 @@ class Cell:
     def data_flags(self) -> list[str]:
         """Flags that follow from the prepared data, such as the number of classes.
 
-        The user's own flags win, except --max-update, which is already taken into account.
+        Flags that the study or the user gives win, except --max-update, which is already taken into account.
         """
         if self.experiment.get("task", "_name") != GLUE:
             return []
-        words, wins = [], False
+        words, wins, given = [], False, self.given_flags()
         for word in glue.data_flags(self.data_folder(), self.experiment, self.own_flags()):
             if word.startswith("--"):
-                wins = word != "--max-update" and is_given(self.plan.flags, word)
+                wins = word != "--max-update" and is_given(given, word)
             words += [] if wins else [word]
         return words
 

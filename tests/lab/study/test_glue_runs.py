@@ -17,6 +17,7 @@ from lab.study import cells as study_cells
 from lab.study import cli
 from lab.study.cli import check_starts, check_whose
 from lab.study.declaration import read_study
+from lab.study.schema import Choice, Tune
 from tests.helpers.cases import firstly
 from tests.helpers.encoders import ROWS
 from tests.lab.study.conftest import cells, glue_cell, made_up, write_record
@@ -151,6 +152,27 @@ def test_length_follows_from_the_data(pretrained, glue, tmp_path):
     words = " ".join(cell.data_flags())
     assert f"--total-num-update {whole} --warmup-updates {round(0.06 * whole)}" in words
     assert rte(pretrained / "checkpoint_last.pt", glue, tmp_path, updates=2).updates() == 2
+
+
+def test_what_a_study_sets_is_not_replaced_by_what_follows_from_the_data(glue):
+    """Its settings, its choices and the value on trial; a run of tuning still gets the data's own length."""
+    study = replace(read_study("glue"), settings={"best_checkpoint_metric": "loss"}, start="")
+
+    def words(**changed):
+        [cell] = cells(replace(study, **changed), {"task": ["RTE"], "lr": ["0.01"]}, data=glue)
+        return cell.data_flags()
+
+    assert "--best-checkpoint-metric" not in words() and "--warmup-updates" in words()
+    choices = {"RTE": Choice("RTE", {"warmup_updates": 5}, "RTE", "RTE")}
+    axes = {**study.axes, "task": replace(study.axes["task"], choices=choices)}
+    assert "--warmup-updates" not in words(axes=axes) and "--num-classes" in words(axes=axes)
+    [cell] = cells(study, {"task": ["RTE"], "lr": ["0.01"]}, data=glue)
+    for axis, replaced in (("warmup_updates", False), ("dropout", True)):
+        tune = Tune(axis, ("1", "2"), 3, "valid_loss", bracket=False, only={})
+        plan = replace(cell.plan, study=replace(study, tune=tune))
+        tried = replace(cell, plan=plan, tuning="2")
+        assert ("--warmup-updates" in tried.data_flags()) == replaced
+        assert "--total-num-update" in tried.data_flags()
 
 
 @pytest.mark.parametrize("name", firstly(1, ["STS-B", "SST-2"]))
