@@ -19,6 +19,7 @@ class Measure:
     """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
 
     `figures` are the paths of its figures, separated by spaces; `*` stands for names that the run decides.
+    Accuracies are in percent, but for the paths in `shares`.
     The module `extras` of lab/publish has the tables and pictures that only this measure shows (EXTRAS), for
     studies with the axes `needs`.
     """
@@ -30,6 +31,7 @@ class Measure:
     function: str = "measure_run"
     extras: str = ""
     needs: tuple[str, ...] = ()
+    shares: str = ""
 
 
 TEXTS = ("language_modeling", "carried_language_modeling")
@@ -61,6 +63,7 @@ MEASURES = {
         "parameters examples counted loss_nats converged converged_at accuracy exact by_position.* "
         "free_accuracy free_exact free_by_position.*",
         "measure_copying",
+        shares="accuracy exact by_position.* free_accuracy free_exact free_by_position.*",
     ),
     "glue": Measure(
         "glue",
@@ -122,6 +125,7 @@ MEASURES = {
         "measure_recall",
         extras="recall",
         needs=("method",),
+        shares="accuracy exact by_pairs.*",
     ),
 }
 """By the name in a study's YAML."""

@@ -141,8 +141,14 @@ class Cell:
 
     @property
     def first_seed(self) -> int:
-        """The seed of its YAML, from which a study counts."""
-        return int(self.experiment.get("common", "seed", 1))
+        """The seed of its YAML, from which a study counts; UserError if it is not a whole number."""
+        first = self.experiment.get("common", "seed", 1)
+        if not str(first).isdecimal():
+            raise UserError(
+                f"{self.study.path}: {', '.join(self.values.values())}: common.seed is {first!r}; write a "
+                "whole number"
+            )
+        return int(first)
 
     @property
     def seed_number(self) -> int:

@@ -51,7 +51,7 @@ from lab.verdicts import (
     Bound,
 )
 
-SAME = ("about", "asks", "config", "data", "start", "settings", "keep", "seeds", "evaluate", "checkpoint")
+SAME = ("about", "asks", "config", "data", "start", "keep", "seeds", "evaluate", "checkpoint")
 """Keys that a study takes over unchanged."""
 RESERVED = ("label", "config", "seeds", "on_request")
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
@@ -316,7 +316,8 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         check_placeholders(path, key, getattr(keys, key), axes)
     if keys.start:
         check_known(keys.start, (GIVEN, *study_names()), f"{path}: start names no study {keys.start!r}")
-    check_groups(keys.settings, f"{path}: settings")
+    settings = with_text_keys(keys.settings)
+    check_groups(settings, f"{path}: settings")
     extras = read_extras(path, keys, axes)
     specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables_of(path, keys))
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
@@ -331,6 +332,7 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         name=path.stem,
         path=path,
         **{key: getattr(keys, key) for key in SAME},
+        settings=settings,
         best=best,
         axes=axes,
         tables=specs,
@@ -344,6 +346,7 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         extras=extras,
     )
     check_figures(study)
+    check_percent(study)
     return study
 
 
@@ -378,6 +381,25 @@ def check_figures(study: Study) -> None:
                 f"{study.path}: {what} {name}, which evaluate: {study.evaluate} does not measure"
                 f"{nearest(name, known)}"
             )
+
+
+def check_percent(study: Study) -> None:
+    """UserError for a figure with `examples` that is not in percent, as the noise of the test set is."""
+    asked = [(f"the claim {one.says!r}", one.figure) for one in study.claims if one.examples]
+    asked += [
+        (f"the baseline {one.name!r}", parse_expression(path, one.name))
+        for one in study.baselines
+        for path in (one.margin if one.examples else ())
+    ]
+    for what, figure in asked:
+        name = ".".join(figure.path).removeprefix("found.")
+        shares = MEASURES[study.evaluate].shares.split()
+        is_share = any(fnmatchcase(name, one) for one in shares)
+        if figure.factor != (100 if is_share else None):
+            said = f"{study.path}: {what}: examples belongs to an accuracy in percent"
+            if what.startswith("the claim"):
+                raise UserError(f"{said}; write {'100*' if is_share else ''}{name}")
+            raise UserError(f"{said}, and {name} is a share; leave examples out")
 
 
 def answered(study: Study) -> Iterator[tuple[str, Expression]]:
@@ -425,6 +447,8 @@ def read_axis(path: Path, name: str, value: Any, config: str) -> Axis:
     placeholder = f"{{{name}}}" in config
     if isinstance(value, Mapping) and value:
         choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
+        if all(choice.on_request for choice in choices):
+            raise UserError(f"{path}: all choices of {name} are on_request; leave at least one without it")
         return Axis(name, distinct(path, name, choices), placeholder, closed=True)
     if not isinstance(value, list) or not value:
         raise UserError(f"{path}: the axis {name} needs a list of values, or a mapping of names to settings")
@@ -457,12 +481,19 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
         )
     if not isinstance(given, Mapping):
         raise UserError(f"{path}: {axis}.{name} needs settings such as {{plan: elu}}, found {given!r}")
-    settings = {str(key): value for key, value in given.items() if key not in RESERVED}
+    settings = with_text_keys({key: value for key, value in given.items() if key not in RESERVED})
     check_groups(settings, f"{path}: {axis}.{name}")
     about = {key: given[key] for key in RESERVED if key in given}
     keys = validated(ChoiceKeys, about, f"{path}: {axis}.{name}")
     label = keys.label or label_of(name)
     return Choice(name, settings, label, keys.config or name, keys.seeds, keys.on_request)
+
+
+def with_text_keys(value: Any) -> Any:
+    """A setting, or mappings of settings, with keys that are texts: YAML reads some as numbers."""
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key): with_text_keys(one) for key, one in value.items()}
 
 
 def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
@@ -487,8 +518,13 @@ def check_conditional(path: Path, axes: Mapping[str, Axis]) -> None:
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:
-    """UserError for a key without a value, and for `yaml`, also below another axis, without groups."""
+    """UserError for a key without a value, a seed, and `yaml` without groups, also below another axis."""
     for key, value in settings.items():
+        if key == "seed":
+            raise UserError(
+                f"{where}: seed is {value!r}, but a study counts its seeds; write how many below seeds, and "
+                "the first one as yaml: {common: {seed: ...}}"
+            )
         if value is None:
             raise UserError(f"{where}: {key!r} has no value; quote a text that has a comma or a colon")
         if key != YAML and isinstance(value, Mapping):
@@ -556,6 +592,8 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     keys = validated(TuneKeys, given, where)
     if keys.axis in axes:
         raise UserError(f"{where}: {keys.axis} is an axis of the study; tune another setting")
+    if keys.axis == "seed":
+        raise UserError(f"{where}: the seed cannot be tuned; write below seeds how many runs a row has")
     if not keys.axis.isidentifier():
         raise UserError(f"{where}: {keys.axis!r} is not a setting; use letters, digits and _")
     if bad := [value for value in keys.values if "/" in value]:
@@ -620,6 +658,8 @@ def read_baseline(given: Any, where: str) -> Baseline:
     """A baseline of a YAML; UserError if it is invalid."""
     where = f"{where}: baseline"
     keys = validated(BaselineKeys, given, where)
+    for figure in (path for path in keys.found if parse_expression(path, where).factor is not None):
+        raise UserError(f"{where}: found has {figure}; name the figure without a factor")
     for path, margin in keys.margin.items():
         check_known(path, keys.found, f"{where}: margin has no figure {path} in found")
         if not margin:
@@ -727,6 +767,8 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     check_only(keys.only, axes, where)
     if keys.across and (len(rows) < 2 or keys.across != rows[-1]):
         raise UserError(f"{where}: across is {keys.across!r}; it must be the last of several axes in rows")
+    if keys.across and any(form == COUNT for *_, form in keys.columns):
+        raise UserError(f"{where}: a column beside across has a number's format such as .2f, not {COUNT}")
     if len(papers) > 1 and not keys.across:
         raise UserError(f"{where}: several papers need across; put the others into separate tables")
     return TableSpec(

@@ -94,6 +94,22 @@ def test_seeds_are_counted_from_that_of_the_yaml(study_with):
     assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [5, 6, 7]
 
 
+def test_the_seed_of_the_yaml_is_a_number(study_with):
+    for seed in ("x", None, [1]):
+        with pytest.raises(UserError, match="tiny, elu: common.seed is .*; write a whole number"):
+            cells(study_with(settings={"yaml": {"common": {"seed": seed}}}), {"method": ["elu"]})
+
+
+def test_a_number_may_be_a_key_of_a_choice(study_with):
+    """Of a choice of another axis, and in place of a setting, which fairseq then refuses."""
+    axes = {"preset": ["tiny"], "lr": [0.1], "method": {"elu": {"lr": {0.1: {"dropout": 0}}, 3: 4}}}
+    [cell] = cells(study_with(axes=axes, claims=[]))
+    assert cell.own_flags() == ["--lr", "0.1", "--dropout", "0", "--3", "4", "--seed", "1"]
+    axes["method"]["elu"] = {"yaml": {"model": {3: 4}}}
+    [cell] = cells(study_with(axes=axes, claims=[], settings={"yaml": {"task": {5: 6}}}))
+    assert {"--3", "--5"} <= {*cell.experiment.flags()}
+
+
 def test_settings_may_depend_on_another_axis():
     study = read_study("ablations")
     for preset, plan in (("small", "norm*4"), ("paper", "norm*12")):
@@ -291,6 +307,70 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             "method.mine.yaml: _name is ['a']; it is a text",
         ),
         ({"settings": {"lr": "${oc.env:HOME}"}}, "settings has an interpolation"),
+        (
+            {"settings": {"seed": 7}},
+            "settings: seed is 7, but a study counts its seeds; write how many below",
+        ),
+        ({"axes": {"method": {"x": {"seed": 7}}}, "config": "x"}, "method.x: seed is 7"),
+        (
+            {"axes": {"preset": ["tiny"], "method": {"x": {"preset": {"tiny": {"seed": 7}}}}}, "claims": []},
+            "method.x: seed is 7",
+        ),
+        ({"tune": {"axis": "seed", "values": [1], "updates": 3}}, "the seed cannot be tuned; write"),
+        (
+            {"axes": {"method": {"a": {"on_request": True}, "b": {"on_request": True}}}, "config": "x"},
+            "all choices of method are on_request; leave at least one without it",
+        ),
+        (
+            {
+                "table": {
+                    "rows": ["preset", "method"],
+                    "across": "method",
+                    "columns": [["loss", "loss_nats", ".2f"], ["converged", "converged", "count"]],
+                }
+            },
+            "a column beside across has a number's format such as .2f, not count",
+        ),
+        (
+            {"baseline": {"name": "guess", "found": {"100*accuracy": 25}, "margin": {"100*accuracy": 2}}},
+            "found has 100*accuracy; name the figure without a factor",
+        ),
+        (
+            {
+                "baseline": {
+                    "name": "guess",
+                    "found": {"accuracy": 0.25},
+                    "margin": {"accuracy": 0.02},
+                    "examples": "examples",
+                }
+            },
+            "examples belongs to an accuracy in percent, and accuracy is a share; leave examples out",
+        ),
+        *(
+            (
+                {
+                    "evaluate": evaluate,
+                    "table": {"rows": "method", "columns": [["accuracy", "accuracy", ".1f"]]},
+                    "baseline": None,
+                    "claims": [
+                        {
+                            **CLAIM,
+                            "test": {
+                                **BETTER,
+                                "difference": [figure, "elu", "softmax"],
+                                "examples": "examples",
+                            },
+                        }
+                    ],
+                },
+                f"examples belongs to an accuracy in percent; write {instead}",
+            )
+            for evaluate, figure, instead in (
+                ("copy", "exact", "100*exact"),
+                ("copy", "10*exact", "100*exact"),
+                ("lra", "100*accuracy", "accuracy"),
+            )
+        ),
         ({"config": "configs/${oc.env:HOME}.yaml"}, "config has an interpolation"),
         *(
             ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")
