@@ -96,6 +96,14 @@ def numbers(expression: Expression, records: Iterable[Record]) -> Iterator[float
             yield value
 
 
+def is_same_number(first: str, second: str) -> bool:
+    """Whether two words are one number, such as 3e-4 and 0.0003."""
+    try:
+        return float(first) == float(second)
+    except ValueError:
+        return False
+
+
 def row_name(key: Sequence[str]) -> str:
     """How a claim names a row."""
     return "/".join(key)
@@ -144,13 +152,15 @@ class Axis:
         for word in words:
             group = [name for name in self.choices if name.startswith(f"{word}-")]
             names = group if group and word not in self.choices else [word]
-            found.update({name: self.choice(name) for name in names})
+            found.update({choice.name: choice for choice in map(self.choice, names)})
         return list(found.values())
 
     def choice(self, name: str) -> Choice:
-        """The choice of exactly this name; UserError if there is none."""
+        """The choice of this name, on an open axis also of an equal number; UserError if there is none."""
         if name in self.choices:
             return self.choices[name]
+        if not self.closed and (equal := [known for known in self.choices if is_same_number(known, name)]):
+            return self.choices[equal[0]]
         if self.closed or not NAME.fullmatch(name):
             raise UserError(f"--{self.name} {name}: there is no such choice{nearest(name, self.choices)}")
         return self.value(name)

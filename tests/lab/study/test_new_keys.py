@@ -42,6 +42,13 @@ def test_seeds_and_choices_on_request(own_cells):
     assert {cell.values["method"] for cell in own_cells({"method": ["slow"]})} == {"slow"}
 
 
+def test_equal_numbers_are_one_choice_of_an_open_axis(own_cells):
+    asked = {"method": ["elu"], "lr": ["1e-1", "0.10", "0.3", ".2"]}
+    assert [cell.values["lr"] for cell in own_cells(asked)] == ["0.1", "0.3", "0.2"]
+    with pytest.raises(UserError, match="no such choice"):
+        own_cells(asked, axes={"method": METHODS, "lr": {"0.1": {"lr": 0.1}, "0.2": {"lr": 0.2}}})
+
+
 def test_settings_are_those_of_every_cell_and_decide(own_cells):
     plain, further = own_cells(), own_cells(settings={"log_interval": 3})
     assert all(cell.own_flags()[:2] == ["--log-interval", "3"] for cell in further)
