@@ -87,9 +87,10 @@ class RunFolder:
         return [path for path in self.path.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
 
     def checkpoint(self, name: str) -> Path:
-        """The checkpoint `best` or `last`; the other one if that was not saved."""
+        """The checkpoint `best` or `last`; the other one if only that was saved."""
         wanted, other = (LAST, BEST) if name == "last" else (BEST, LAST)
-        return self.path / (wanted if (self.path / wanted).is_file() else other)
+        is_other = not (self.path / wanted).is_file() and (self.path / other).is_file()
+        return self.path / (other if is_other else wanted)
 
     @contextmanager
     def lock(self, patience: float = 0) -> Iterator[int]:

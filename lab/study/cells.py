@@ -264,7 +264,7 @@ class Cell:
         """The checkpoint that it starts from; None if it starts from random weights."""
         if (run := self.started_from) is None:
             return self.plan.start
-        return run.folder / f"checkpoint_{run.study.checkpoint}.pt"
+        return run.run.checkpoint(run.study.checkpoint)
 
     @property
     def started_from(self) -> "Cell | None":

@@ -326,7 +326,14 @@ def check_starts(cells: Iterable[Cell]) -> None:
         choices = " ".join(f"--{axis} {name}" for axis, name in run.values.items())
         first = f"run scripts/study.sh {run.study.name} {choices} --seeds {run.seed_number} first"
         if not path.is_file():
-            raise UserError(f"no checkpoint {shown_path(path)}; {first}, or name another with --start")
+            wrong = f"no checkpoint {shown_path(path)}"
+            if run.record():  # whose weights were removed
+                record = shown_path(run.record_path)
+                wrong, first = (
+                    f"{wrong}, though {record} says that it was trained",
+                    f"move that away and {first}",
+                )
+            raise UserError(f"{wrong}; {first}, or name another with --start")
         if run.record() is None:  # which also refuses a run with other settings
             raise UserError(f"the training in {shown_path(run.folder)} has not finished; {first}")
 
@@ -438,7 +445,10 @@ def refusal(cell: Cell) -> str:
 
 
 def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
-    """Where all cells are finished, remove the weights of all but the best run, and print where those are."""
+    """Where all cells are finished, print where the best run's weights are, and remove all others.
+
+    With `keep: all` they stay.
+    """
     for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
         records = [record for cell in group if not refusal(cell) and (record := cell.record())]
         scores = [best.order(value) for value in numbers(best.figure, records)]
@@ -446,7 +456,7 @@ def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
             continue
         chosen = group[scores.index(max(scores))]
         for cell in group:
-            if cell.folder != chosen.folder:
+            if cell.study.keep != "all" and cell.folder != chosen.folder:
                 cell.run.keep_only(None)
         if chosen.run.is_begun:
             print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")

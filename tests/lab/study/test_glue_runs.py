@@ -265,6 +265,15 @@ def test_a_start_has_finished(tmp_path, monkeypatch):
     run = cell.started_from
     write_record(run, made_up("lln", 1))
     check_starts([cell])
+    last = cell.start.with_name("checkpoint_last.pt")
+    cell.start.rename(last)
+    assert cell.start == last
+    check_starts([cell])
+    last.unlink()
+    said = "checkpoint_best.pt, though .*seed1.json says that it was trained; move that away and run .* first"
+    with pytest.raises(UserError, match=said):
+        check_starts([cell])
+    last.touch()
     other = {**read_json(run.record_path), "fingerprint": "another"}
     write_json(run.record_path, other)
     with pytest.raises(UserError, match="made with other settings"):

@@ -6,8 +6,8 @@ import pytest
 
 from lab.errors import UserError
 from lab.study.cells import prune
-from lab.study.cli import prepare_data
-from tests.lab.study.conftest import cells
+from lab.study.cli import keep_best_weights, prepare_data
+from tests.lab.study.conftest import cells, record_of, write_record
 
 METHODS = {
     "elu": {"plan": "elu", "seeds": 1},
@@ -77,6 +77,20 @@ def test_what_is_kept_of_a_run(own_cells, keep):
         (cell.folder / name).touch()
     prune(cell)
     assert sorted(path.name for path in cell.folder.iterdir()) == (names if keep == "all" else names[1:])
+
+
+@pytest.mark.parametrize("keep", ["measured", "all"])
+def test_what_is_kept_of_the_runs_that_are_not_the_best(own_cells, keep):
+    best = {"axis": "lr", "lowest": "loss_nats"}
+    found = own_cells({"method": ["softmax"]}, best=best, keep=keep)
+    for cell in found:
+        loss = float(cell.values["lr"]) + cell.seed
+        write_record(cell, record_of(cell.key, {"loss_nats": loss}, **cell.measurement()))
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "checkpoint_last.pt").touch()
+    keep_best_weights(found[0].study.best, found)
+    left = [cell for cell in found if cell.run.is_begun]
+    assert left == (found if keep == "all" else found[:1])
 
 
 def test_a_start_without_the_axes_of_its_study(own_cells):
