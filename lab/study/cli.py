@@ -27,7 +27,7 @@ from conventions import LOCK
 from lab.children import PARENT
 from lab.console import Parser, count, names, number_of, split_flags
 from lab.data.prepared import identify
-from lab.errors import UserError, nearest
+from lab.errors import UserError, suggestion
 from lab.files import MARK, RESULTS, ROOT, check_output_folder, fingerprint, made_folder, run_lock, shown_path
 from lab.provenance import portable_command
 from lab.publish.tables import grouped
@@ -39,13 +39,14 @@ from lab.study.cells import (
     cells_of,
     check_layer_plans,
     check_trusted,
+    known_values,
     prune,
 )
 from lab.study.declaration import our_studies, read_study
 from lab.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
 from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
-from lab.study.schema import COUNT, GIVEN, RUNS, Best, Record, Study, numbers
+from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Best, Record, Study, numbers
 from lab.study.table import figure_of
 from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
 
@@ -60,14 +61,18 @@ def parser_of(study: Study | None) -> Parser:
     text = __doc__ if study is None else f"{study.about}\n\n{shown_path(study.path)}"
     parser = Parser(COMMAND, text, usage=f"{COMMAND} STUDY [options] [-- fairseq-train flags ...]")
     parser.add_argument("study", metavar="STUDY", nargs="?", help="a name in configs/studies, or a YAML")
-    parser.add_argument("--list", action="store_true", help="show every study: cells done, time left")
-    parser.add_argument("--status", action="store_true", help="show every cell, and stop")
-    parser.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="show every study: cells done, time left")
+    instead.add_argument("--status", action="store_true", help="show every cell, and stop")
+    instead.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
     parser.add_argument(
         "--seeds", type=count, metavar="N", help="number of seeds, counted up from the YAML's"
     )
     parser.add_argument(
-        "--jobs", type=count, metavar="N", help="cells in parallel (default: one per GPU, or 1)"
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="cells in parallel, at most one per GPU (default: one per GPU, or 1)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/studies/STUDY)"
@@ -86,11 +91,19 @@ def parser_of(study: Study | None) -> Parser:
             help="the checkpoint that a fine-tuning study starts from",
         )
     for name, axis in study.axes.items() if study else ():
-        known = ", ".join(axis.usual)
+        known = f"default: {', '.join(axis.usual)}"
+        if others := other_values(study, axis):
+            known += f"; also {', '.join(others)}"
         parser.add_argument(
-            f"--{name}", type=names, metavar="NAMES", help=f"choices, separated by commas (default: {known})"
+            f"--{name}", type=names, metavar="NAMES", help=f"choices, separated by commas ({known})"
         )
     return parser
+
+
+def other_values(study: Study, axis: Axis) -> list[str]:
+    """The choices of an axis that are known, and run only if the command names them."""
+    known = known_values(study, axis.name) if axis.placeholder and not axis.closed else axis.choices
+    return [name for name in known if name not in axis.usual]
 
 
 def parse(words: Sequence[str]) -> Namespace:
@@ -103,8 +116,14 @@ def parse(words: Sequence[str]) -> Namespace:
     options, unknown = parser.parse_known_args(own)
     if unknown:
         known = [word for action in parser._actions for word in action.option_strings]
-        hint = nearest(unknown[0], known)
-        raise UserError(f"there is no option {unknown[0]}{hint}; flags of fairseq-train come after --")
+        rule = f"; flags of fairseq-train come after --, as in `-- {shlex.join(unknown)}`"
+        hint = suggestion(unknown[0].partition("=")[0], known, closeness=0.8) or rule
+        raise UserError(f"there is no option {unknown[0]}{hint}")
+    if options.list and (others := [word for word in (*own, *flags) if word != "--list"]):
+        raise UserError(
+            f"--list shows every study; leave {shlex.join(others)} out, or show the cells of one study with "
+            "--status"
+        )
     if options.study and study is None:
         raise UserError(f"name the study first: {COMMAND} {options.study} ...")
     return Namespace(**{**vars(options), "study": study, "flags": flags})
@@ -161,13 +180,14 @@ def asked_cells(study: Study, options: Namespace, flags: tuple[str, ...]) -> lis
     return cells
 
 
-def time_left(cells: Sequence[Cell]) -> float | None:
-    """The seconds that the cells without a record file take, by the study's records and begun runs.
+def time_left(cells: Sequence[Cell], folder: Path | None = None) -> float | None:
+    """The seconds that the cells without a record take, by begun runs and the records of the study.
 
-    The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
-    not prepared here: then those of the same choices count. None if any of them is unknown.
+    Those are in `folder`, by default the cells' own. The speed is that of the same choices if any ran, else
+    of all. The updates may follow from data that are not prepared here: then those of the same choices count.
+    None if any of them is unknown.
     """
-    records = read_records(cells[0].plan.out, cells[0].study)
+    records = read_records(folder or cells[0].plan.out, cells[0].study)
     ended = [(_choices(record), record["training"]) for record in records]
     begun = {cell.folder: figures for cell in cells if (figures := figures_of_begun(cell))}
     running = [(cell.values, begun[cell.folder]) for cell in cells if cell.folder in begun]
@@ -185,6 +205,15 @@ def time_left(cells: Sequence[Cell]) -> float | None:
         rest = updates - begun.get(cell.folder, {}).get("updates", 0)
         total += max(0, rest) * statistics.median(one["seconds"] / one["updates"] for one in ran)
     return total
+
+
+def time_in_words(cells: Sequence[Cell]) -> str:
+    """The time left, if need be by the committed records of the study, which it names; empty if unknown."""
+    study, ours = cells[0].study, RESULTS / cells[0].study.name
+    if (left := time_left(cells)) is not None:
+        return in_words(left)
+    left = time_left(cells, ours) if study.path.parent == STUDIES else None
+    return "" if left is None else f"{in_words(left)} by the records of {shown_path(ours)}"
 
 
 def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
@@ -211,8 +240,8 @@ def show_list() -> None:
             cells = cells_of(Plan(study, folder), {}, study.seeds)
             done = sum(cell.is_recorded for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
-            left = time_left(runs) if 0 < done < len(cells) else None
-            time = f", {in_words(left)} left" if left is not None else ""
+            left = time_in_words(runs) if done < len(cells) else ""
+            time = f", time left: {left}" if left else ""
             others = len(read_records(folder, study)) - done
             more = f" and {others} of other choices" if others > 0 else ""
             lines.append(f"{done} of {len(cells)}{more} in {shown_path(folder)}{time}")
@@ -224,9 +253,8 @@ def show_status(cells: Sequence[Cell]) -> None:
     runs = all_runs(cells, with_unchosen=True)
     for cell in runs:
         print(f"{cell.name}: {state_of(cell)}")
-    left = time_left(runs)
-    unknown = "unknown until a run has begun and the data are prepared"
-    print(f"time left: {in_words(left) if left is not None else unknown}")
+    left = time_in_words(runs) or "unknown until a run has begun and the data are prepared"
+    print(f"time left: {left}")
 
 
 def state_of(cell: Cell) -> str:

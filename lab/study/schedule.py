@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from conventions import STOPPED
 from lab import children
+from lab.console import number_of
 from lab.errors import UserError
 from lab.files import shown_path
 from lab.provenance import usable_cores
@@ -86,7 +87,10 @@ def parallel_jobs(asked: int | None) -> int:
     """How many cells run side by side: `asked`, or one per GPU, or one; UserError for more than the GPUs."""
     count = len(gpus())
     if count and (asked or 0) > count:
-        raise UserError(f"--jobs is {asked}; it must be no more than the GPUs, {count}")
+        raise UserError(
+            f"--jobs is {asked}, but the command can use {number_of(count, 'GPUs')}; leave --jobs out, or "
+            "set CUDA_VISIBLE_DEVICES= to train on the CPU"
+        )
     return asked or max(1, count)
 
 

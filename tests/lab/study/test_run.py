@@ -386,6 +386,40 @@ def test_every_study_is_listed(call, capsys):
     assert "35 of other choices in results/ablations" in out and "lm: 12 of 12" in out
 
 
+def test_the_time_of_a_study_that_has_not_begun_is_told_by_the_committed_records(
+    monkeypatch, tmp_path, capsys
+):
+    """Of the project's own study only: another may have its name."""
+    ours = read_study("quickstart")
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    first, *others = cells(ours, out=tmp_path / "quickstart")
+    training = {"updates": 10, "seconds": 60.0, "curves": {}}
+    write_record(first, record_of(first.key, {}, training=training))
+    seconds = 6 * sum(cell.updates() for cell in (first, *others))
+    new = cells(ours, out=tmp_path / "out")
+    said = study.time_in_words(new)
+    assert said == f"{study.in_words(seconds)} by the records of {tmp_path / 'quickstart'}"
+    study.show_status(new)
+    assert f"time left: {said}\n" in capsys.readouterr().out
+    assert (
+        study.time_in_words(cells(replace(ours, path=tmp_path / "quickstart.yaml"), out=tmp_path / "out"))
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("copy", "default: small; also paper, tiny"),
+        ("recall", "default: n64; also n128, n256"),
+        ("lra_text", "also 4000"),
+    ],
+)
+def test_the_help_of_a_study_names_what_runs_on_request(name, shown):
+    text = study.parser_of(read_study(name)).format_help()
+    assert shown in " ".join(text.split())
+
+
 def test_time_left_where_the_data_decide_the_updates(tmp_path):
     """Without data the updates of equal choices count; the time of other choices is unknown, not 0."""
     asked = {"method": ["softmax"], "task": ["CoLA", "RTE"], "lr": ["0.001"]}
@@ -401,7 +435,9 @@ def test_gpus_are_counted_without_torch(monkeypatch):
     assert schedule.gpus() == ["2", "5"]
     assert schedule.placement(1, 2) == {"CUDA_VISIBLE_DEVICES": "5"}
     assert [schedule.parallel_jobs(asked) for asked in (None, 1, 2)] == [2, 1, 2]
-    with pytest.raises(UserError, match="^--jobs is 3; it must be no more than the GPUs, 2$"):
+    with pytest.raises(
+        UserError, match="^--jobs is 3, but the command can use 2 GPUs; leave --jobs out, or "
+    ):
         schedule.parallel_jobs(3)
     for none in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
