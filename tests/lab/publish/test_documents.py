@@ -171,6 +171,18 @@ def test_the_worked_example_of_perplexity_is_right():
     assert f"from {shown} to {without:.0f}" in " ".join(text.split())
 
 
+def test_every_recorded_study_is_among_those_that_take_as_long():
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) to (\d+) \| (.*) \|$", text, re.MULTILINE)
+    bands = {
+        name: (int(low), int(high)) for low, high, names in rows for name in re.findall(r"`(\w+)`", names)
+    }
+    assert {*bands} == {path.parent.name for path in (ROOT / "results").glob("*/records.jsonl")}
+    for name, (low, high) in bands.items():
+        records = stored(ROOT / "results" / name).values()
+        assert low <= sum(one["training"]["seconds"] for one in records) / 3600 < high, name
+
+
 def test_the_readme_counts_the_mechanisms_that_its_table_leaves_out():
     page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)

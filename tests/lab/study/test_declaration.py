@@ -12,7 +12,7 @@ from lab.files import RESULTS, ROOT
 from lab.measure import MEASURES
 from lab.run.recipe import compose_experiment, option
 from lab.study.cells import check_layer_plans, check_plan, check_trusted, known_values
-from lab.study.declaration import read_study, study_names
+from lab.study.declaration import Keys, read_study, study_names
 from lab.study.records import read_records
 from tests.lab.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
@@ -47,6 +47,32 @@ def test_every_study_has_cells_and_a_place_for_each(name):
 
 def test_the_names_of_attentions_are_those_that_are_registered():
     assert set(MECHANISMS) == set(registered())
+
+
+def test_the_documents_describe_every_key():
+    lines = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8").splitlines()
+    words = [{*re.findall(r"\w+", " ".join(re.findall("`([^`]+)`", line)))} for line in lines]
+    of_rows = {
+        line.split("`")[1]: found for line, found in zip(lines, words, strict=True) if line.startswith("| `")
+    }
+    rows = {"TuneKeys": "tune", "BestKeys": "best", "PlotKeys": "plot", "BaselineKeys": "baseline"}
+    for part in Keys.__subclasses__():
+        known = of_rows[rows[part.__name__]] if part.__name__ in rows else set().union(*words)
+        assert known.issuperset(part.model_fields), part
+
+
+def test_a_study_of_your_own_text_is_lm_without_the_keys_that_the_documents_name(tmp_path):
+    text = (ROOT / "docs" / "own_text.md").read_text(encoding="utf-8")
+    [named] = re.findall(
+        r"Copy `configs/studies/lm.yaml` to `own.yaml`,\s+delete ([^,]+(?:, `\w+`)* and `\w+`),", text
+    )
+    content = OmegaConf.load(ROOT / "configs" / "studies" / "lm.yaml")
+    for key in re.findall(r"`(\w+)`", named):
+        del content[key]
+    OmegaConf.save(content, tmp_path / "own.yaml")
+    study = read_study(tmp_path / "own.yaml")
+    rest = (study.answer, study.notes, study.prepare, study.extras, study.claims, study.tables[0].papers)
+    assert not any(rest) and "paper" not in (tmp_path / "own.yaml").read_text()
 
 
 def test_the_study_of_the_documents_is_one(tmp_path):
