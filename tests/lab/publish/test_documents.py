@@ -171,6 +171,22 @@ def test_the_worked_example_of_perplexity_is_right():
     assert f"from {shown} to {without:.0f}" in " ".join(text.split())
 
 
+def test_the_documents_download_glue_from_its_sources():
+    text = (ROOT / "data-prep" / "README.md").read_text(encoding="utf-8")
+    sources = read_json(ROOT / "data-prep" / "sources.json")
+    [tasks] = re.findall(r"for task in (.*); do", text)
+    assert [f"{task}.zip" for task in tasks.split()] == [
+        name for name in sources["glue"]["files"] if name.endswith(".zip")
+    ]
+    assert f"{sources['glue']['address']}/$task.zip" in text
+    assert f"{sources['glue']['address']}/mrpc_dev_ids.tsv" in text
+    assert f"{sources['glue-mrpc']['address']}/msr_paraphrase_$part.txt" in text
+    rows = re.findall(r"^\| (`[a-z0-9-]+`(?:, `[a-z0-9-]+`)*) \|.*\.sh", text, re.MULTILINE)
+    assert {*re.findall(r"`([^`]+)`", " ".join(rows))} == {
+        name for name in sources if not name.startswith(("wikitext", "gpt2"))
+    }
+
+
 def test_every_recorded_study_is_among_those_that_take_as_long():
     text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) to (\d+) \| (.*) \|$", text, re.MULTILINE)
