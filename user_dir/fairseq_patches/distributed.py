@@ -25,6 +25,11 @@ def apply() -> None:
         check_profile(not torch.cuda.is_available())  # fairseq begins it before `call_main`
         return begin()
 
+    @replaces(torch.multiprocessing, "spawn")
+    def spawn(start, *args, **kwargs):
+        with stopping.requests_passed_on():
+            return start(*args, **kwargs)
+
     @replaces(utils, "call_main")
     def call_main(call, cfg, main, **kwargs):
         trains = program_of(main) == TRAINING

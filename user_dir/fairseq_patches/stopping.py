@@ -150,18 +150,53 @@ def end(trainer: Any) -> NoReturn:
 
 
 @contextlib.contextmanager
+def requests_passed_on() -> Iterator[None]:
+    """Inside the block, the processes that this one spawns and waits for get its requests."""
+    ours = threading.current_thread() is threading.main_thread()
+    free = [number for number in REQUESTS if ours and signal.getsignal(number) == signal.SIG_DFL]
+    for number in free:
+        signal.signal(number, _pass_on)
+    try:
+        yield
+    finally:
+        for number in free:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _pass_on(number: int, frame: Any) -> None:
+    spawned = _spawned()
+    for child in spawned:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+    if not spawned:
+        _end_by(number)
+
+
+def _spawned() -> list[Any]:
+    return [child for child in multiprocessing.active_children() if not child.daemon]
+
+
+def _end_by(number: int) -> None:
+    """End the process by the signal, as without a handler."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+@contextlib.contextmanager
 def of_command(trains: bool) -> Iterator[None]:
     """Ctrl-C at any other time of a command ends it in one line; processes it has spawned end first."""
     try:
         yield
     except KeyboardInterrupt:
-        spawned = [child for child in multiprocessing.active_children() if not child.daemon]
+        spawned = _spawned()
         for child in spawned:
             child.join()
         if not spawned:
             _say(f"interrupted: {resumption()}" if trains else "interrupted")
         sys.exit(INTERRUPTED)
     except ProcessExitedException as error:
+        if -error.exit_code in REQUESTS:  # it came before training had begun
+            _end_by(-error.exit_code)
         if error.exit_code not in (STOPPED, INTERRUPTED):
             raise
         sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from user_dir.fairseq_patches import stopping, train_loop
 
@@ -100,3 +101,65 @@ def test_data_loaders_worker_heeds_its_parent_only():
     finally:
         worker.kill()
         worker.join()
+
+
+def wait_for(rank, here, number, code):
+    """As a spawned process: `number` ends it with exit code `code`, or as usual if that is None."""
+    for request in stopping.REQUESTS:  # as after an exec
+        signal.signal(request, signal.SIG_DFL)
+    if code is not None:
+        signal.signal(number, lambda *given: sys.exit(code))
+    here.send("ready")
+    signal.pause()
+
+
+def spawning(here, *words):
+    for request in stopping.REQUESTS:
+        signal.signal(request, signal.SIG_DFL)
+    module = sys.modules[torch.multiprocessing.spawn.__module__]
+    usual = module.start_processes
+
+    def start(fn, args, nprocs, join, daemon, start_method):
+        """A fork: a new interpreter would import torch."""
+        context = usual(fn, args, nprocs, False, daemon, "fork")
+        here.send("started")
+        while not context.join():
+            pass
+
+    module.start_processes = start
+    with stopping.of_command(trains=True):
+        torch.multiprocessing.spawn(wait_for, (here, *words))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "ended"),
+    [(signal.SIGUSR1, stopping.STOPPED, stopping.STOPPED), (signal.SIGTERM, None, -signal.SIGTERM)],
+    ids=["training", "before training"],
+)
+def test_a_request_to_the_command_reaches_the_processes_that_it_spawned(number, code, ended):
+    """fairseq-train on several GPUs; its process would end at once, and take the others with it."""
+    ours, theirs = multiprocessing.Pipe()
+    command = multiprocessing.get_context("fork").Process(target=spawning, args=(theirs, number, code))
+    command.start()
+    try:
+        theirs.close()
+        assert {ours.recv(), ours.recv()} == {"started", "ready"}
+        os.kill(command.pid, number)
+        command.join()
+        assert command.exitcode == ended
+    finally:
+        command.kill()
+        command.join()
+
+
+def end_itself():
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with stopping.requests_passed_on():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_request_before_the_first_process_is_spawned_ends_the_command():
+    command = multiprocessing.get_context("fork").Process(target=end_itself)
+    command.start()
+    command.join()
+    assert command.exitcode == -signal.SIGTERM
