@@ -83,7 +83,15 @@ FAIRSEQ = [
         f"{FAIRSEQ_TRAIN} --distributed-world-size 2 --distributed-init-method tcp://127.0.0.1:9",
         "size is 2, but .* --distributed-no-spawn, --distributed-rank and --distributed-init-method tcp",
     ),
-    (f"{EVAL_LM} lm/checkpoint_last.pt --distributed-world-size 2", "--distributed-world-size is 2, but"),
+    *(
+        (f"{command} --distributed-world-size 2", "--distributed-world-size is 2, but each process would")
+        for command in (f"{EVAL_LM} x.pt", GENERATE, f"{INTERACTIVE} text.pt", f"{VALIDATE} x.pt")
+    ),
+    (f"{VALIDATE} x.pt --distributed-world-size 2 --distributed-no-spawn", "size is 2, but each process"),
+    (f"{EVAL_LM} x.pt --bf16", "--bf16 is for training; leave it out, for float32, or"),
+    (f"{GENERATE} --memory-efficient-bf16", "--memory-efficient-bf16 is for training"),
+    (f"{INTERACTIVE} text.pt --amp", "--amp is for training"),
+    (f"{VALIDATE} x.pt --bf16", "--bf16 is for training"),
     (f"{FAIRSEQ_TRAIN} --fp16", "--fp16 scales its loss on a GPU"),
     (f"{FAIRSEQ_TRAIN} --fp16 --amp", "--fp16 and --amp exclude each other"),
     (f"{FAIRSEQ_TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),

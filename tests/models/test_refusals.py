@@ -15,7 +15,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from fairseq_cli import eval_lm
+from fairseq_cli import eval_lm, validate
 from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
@@ -252,14 +252,21 @@ def diverging(commands, tmp_path, monkeypatch):
     return train
 
 
-def test_fairseq_validate_refuses_a_loss_that_is_not_finite(monkeypatch):
+@pytest.mark.parametrize("loss", [torch.tensor(float("nan")), float("inf")])
+def test_fairseq_validate_refuses_a_loss_that_is_not_finite(loss, commands, checkpoint, monkeypatch):
+    monkeypatch.setattr(FairseqTask, "valid_step", lambda *given: (loss, 1, {}))
+    words = [commands.data, "--user-dir", commands.root / "user_dir", "--task", "language_modeling"]
+    words += ["--path", checkpoint, "--batch-size", 8, "--cpu"]
+    monkeypatch.setattr(sys, "argv", ["fairseq-validate", *map(str, words)])
+    with pytest.raises(UserError, match="the loss is NaN or infinite: .* name an earlier checkpoint"):
+        validate.cli_main()
+
+
+def test_a_finite_loss_is_reported_as_it_is(monkeypatch):
     monkeypatch.setattr(FairseqTask, "valid_step", lambda self, loss: (loss, 1, {}))
     task = FairseqTask(Namespace())
     with refused_losses():
         assert task.valid_step(torch.tensor(2.5))[0] == 2.5
-        for loss in (torch.tensor(float("nan")), float("inf")):
-            with pytest.raises(UserError, match="the loss is NaN or infinite: .* name an earlier checkpoint"):
-                task.valid_step(loss)
     assert task.valid_step(float("inf"))[0] == float("inf")
 
 

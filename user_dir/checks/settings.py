@@ -65,6 +65,9 @@ def check_settings(cfg: Any) -> None:
     check_data(settings.get("data"))
     check_log_file(settings.get("log_file"))
     check_generation(settings)
+    if "model_overrides" in settings:
+        check_one_process(settings)
+        check_precision_of_evaluation(settings)
     if isinstance(settings.get("adam_betas"), str):
         check_betas(settings["adam_betas"])
     pieces = settings.get("sentencepiece_model") if settings.get("bpe") == "sentencepiece" else None
@@ -156,6 +159,28 @@ def check_generation(settings: Mapping[str, Any]) -> None:
         raise UserError("--constraints is not for language models; leave it out")
     if settings.get("results_path"):
         check_writable("--results-path", settings["results_path"])
+
+
+def check_one_process(settings: Mapping[str, Any]) -> None:
+    """UserError if an evaluation would start several processes: fairseq does not put their results together.
+
+    Processes that are started from outside may share the data of fairseq-eval-lm or fairseq-generate.
+    """
+    world, shares = settings.get("distributed_world_size", 1), {"beam", "output_word_probs"} & settings.keys()
+    if world > 1 and not (shares and settings.get("distributed_no_spawn")):
+        raise UserError(
+            f"--distributed-world-size is {world}, but each process would evaluate its own part of the data; "
+            "leave it out, and one process evaluates all"
+        )
+
+
+def check_precision_of_evaluation(settings: Mapping[str, Any]) -> None:
+    """UserError for a precision that fairseq's evaluations ignore."""
+    for name in ("memory_efficient_bf16", "bf16", "amp"):
+        if settings.get(name):
+            raise UserError(
+                f"--{name.replace('_', '-')} is for training; leave it out, for float32, or give --fp16"
+            )
 
 
 def check_writable(option: str, folder: str) -> None:
