@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq import options
 
 from lab.files import ROOT
 from tests.helpers import tiny
@@ -239,15 +240,42 @@ def test_plain_fairseq_refuses_in_one_sentence(command, message, place, monkeypa
         (1, {}, ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"), False),
         (1, {}, ("SLURM_JOB_NODELIST",), False),
         (0, {}, ("SLURM_JOB_NODELIST",), True),
+        (2, {"cpu": True}, (), True),
+        (2, {"cpu": True, "distributed_init_method": "tcp://127.0.0.1:29500"}, (), True),
+        (2, {"cpu": True, "distributed_no_spawn": True}, (), False),
+        (2, {"cpu": True}, ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"), False),
     ],
 )
 def test_processes_that_fairseq_would_not_start(gpus, settings, environment, refused, monkeypatch):
     """More processes than visible GPUs; other machines', torchrun's and Slurm's processes do not count."""
     training = {"distributed_world_size": 2, "distributed_init_method": None, "distributed_no_spawn": False}
-    cfg = Namespace(distributed_training=Namespace(**training | settings), common=Namespace(tpu=False))
+    common = Namespace(tpu=False, cpu=settings.get("cpu", False))
+    cfg = Namespace(distributed_training=Namespace(**training | settings), common=common)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     for name in environment:
         monkeypatch.setenv(name, "1")
     with pytest.raises(UserError, match="is 2, but") if refused else nullcontext():
         check_processes(cfg)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "processes"),
+    [
+        ("training --cpu", (), 1),
+        ("training --cpu --distributed-world-size 3", (), 3),
+        ("training --cpu --distributed-init-method=tcp://127.0.0.1:29500", (), 2),
+        ("training --cpu", ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"), 2),
+        ("training", (), 2),
+        ("eval_lm --path x.pt", (), 1),
+    ],
+)
+def test_the_number_of_processes_that_is_not_given_on_two_gpus(words, environment, processes, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in environment:
+        monkeypatch.setenv(name, "1")
+    kind, *rest = words.split()
+    model = "--task language_modeling" + " --arch transnormer_t1" * (kind == "training")
+    parser = getattr(options, f"get_{kind}_parser")()
+    parsed = options.parse_args_and_arch(parser, ["data", *model.split(), *rest])
+    assert parsed.distributed_world_size == processes

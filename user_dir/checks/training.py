@@ -198,25 +198,28 @@ def check_processes(cfg: Any) -> None:
 
     It starts one for each visible GPU, up to the world size, unless `--distributed-no-spawn` says that each
     is started from outside; without `--distributed-init-method` it finds torchrun and Slurm by their
-    environment. With an address, the processes that are missing here can be those of other machines.
+    environment. With an address, the processes that are missing here can be those of other machines; with
+    `--cpu` it still starts one for each GPU here.
     """
     settings, gpus = cfg.distributed_training, torch.cuda.device_count()
-    world = settings.distributed_world_size
-    if world <= gpus or world == 1 or settings.distributed_no_spawn or cfg.common.tpu:
+    world, on_the_cpu = settings.distributed_world_size, cfg.common.cpu
+    if world == 1 or settings.distributed_no_spawn or cfg.common.tpu or (world <= gpus and not on_the_cpu):
         return
-    elsewhere = settings.distributed_init_method is not None or _is_in_torchrun() or _is_in_slurm()
-    if gpus and elsewhere:
+    named = settings.distributed_init_method is not None and not on_the_cpu
+    if gpus and (named or is_in_torchrun() or _is_in_slurm()):
         return
+    unused = " and --cpu uses none" if on_the_cpu and gpus else ""
     raise UserError(
         f"--distributed-world-size is {world}, but fairseq starts a process for each visible GPU, of which "
-        f"this machine has {gpus}; start each process yourself with --distributed-no-spawn, "
+        f"this machine has {gpus}{unused}; start each process yourself with --distributed-no-spawn, "
         "--distributed-rank and --distributed-init-method tcp://HOST:PORT (on the CPU also --cpu, "
         "--distributed-backend gloo and --ddp-backend legacy_ddp), or take scripts/train_lm.sh and its like "
         "(docs/cluster.md)"
     )
 
 
-def _is_in_torchrun() -> bool:
+def is_in_torchrun() -> bool:
+    """Whether torchrun has started this process, by the test that fairseq makes."""
     return {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"} <= os.environ.keys()
 
 

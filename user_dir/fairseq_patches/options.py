@@ -16,7 +16,7 @@ from omegaconf import MISSING
 from ..checks.options import fill_in_options
 from ..checks.same_settings import ALLOWED
 from ..checks.settings import check_settings
-from ..checks.training import check_task_of_model
+from ..checks.training import check_task_of_model, is_in_torchrun
 from ..errors import UserError
 from .replacing import replaces
 
@@ -41,6 +41,7 @@ def apply() -> None:
             parsed = parse(parser, words, *args, modify_parser=modify_parser, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         keep_cuda_with_bf16(namespace, given)
+        keep_one_process_on_the_cpu(namespace, given)
         note_allowed(namespace)
         fill_in_options(namespace, getattr(namespace, "arch", None))
         for look_at in WHEN_READ:
@@ -75,6 +76,14 @@ def keep_cuda_with_bf16(parsed: argparse.Namespace, given: Sequence[str]) -> Non
     """fairseq takes `--bf16` for a request of a TPU and then leaves the GPU unused."""
     if getattr(parsed, "bf16", False):
         parsed.tpu = "--tpu" in given
+
+
+def keep_one_process_on_the_cpu(parsed: argparse.Namespace, given: Sequence[str]) -> None:
+    """Without a number of processes, fairseq would start one for each GPU, also with `--cpu`."""
+    named = {word.partition("=")[0] for word in given}
+    several = named & {"--distributed-world-size", "--distributed-init-method"} or is_in_torchrun()
+    if getattr(parsed, "cpu", False) and not several:
+        parsed.distributed_world_size = 1
 
 
 def check_given(parsed: argparse.Namespace, given: Sequence[str]) -> None:
