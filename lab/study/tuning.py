@@ -144,7 +144,7 @@ def _with_tried(record: Record, runs: Iterable[Record]) -> Record:
 
 
 def is_tuned_as_now(tune: Tune, tuned: Tuned) -> bool:
-    """Whether a record has the value that today's study chooses, tuned by its figure, updates and values.
+    """Whether a record has the best value of today's study, tuned by its figure, updates and values.
 
     Scores of values that the study no longer tries do not count.
     """
@@ -158,4 +158,5 @@ def is_tuned_as_now(tune: Tune, tuned: Tuned) -> bool:
 
     while (further := _further_value(tune, values, scores())) in tried:
         values.append(further)
-    return bool(scores()) and _best_of(scores(), tune) == tuned["chosen"]
+    found = scores()
+    return bool(found) and found.get(tuned["chosen"]) == found[_best_of(found, tune)]
