@@ -181,6 +181,54 @@ def test_an_update_that_is_made_again_has_the_states_it_had(size, task):
             assert losses(update) == wanted[update]
 
 
+class OutOfMemory(CrossEntropyCriterion):
+    """Runs out of memory once, behind the model's forward pass."""
+
+    failed = False
+
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        if not self.failed:
+            self.failed = True
+            raise RuntimeError("CUDA out of memory")
+        return loss
+
+
+@pytest.mark.parametrize("plan", ["diag,norm", "elu", "lln_diag", "flash"])
+def test_a_batch_is_validated_again_with_the_states_it_had(plan, task):
+    """fairseq tries a batch of validation that runs out of memory a second time."""
+    sizes = {"diag_block_size": 6, "lln_diag_block_size": 6, "flash_chunk_size": 6, "flash_key_dim": 6}
+    model = build_lm("linear_transformer_lm", decoder_attention=plan, **sizes)
+    batches, usual, failing = (
+        task.dataset("train"),
+        CrossEntropyCriterion(task, False),
+        OutOfMemory(task, False),
+    )
+    wanted = [task.valid_step(batches[index], model, usual)[0].item() for index in range(4)]
+    for index in range(2):
+        task.valid_step(batches[index], model, usual)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        task.valid_step(batches[2], model, failing)
+    assert [task.valid_step(batches[index], model, usual)[0].item() for index in (2, 3)] == wanted[2:]
+
+
+def test_training_goes_on_after_a_batch_that_ran_out_of_memory(task):
+    """fairseq leaves the batch out; the next one starts with empty states, which hold no graph."""
+    model, batches = build_lm("transnormer_t1"), task.dataset("train")
+    usual, failing = CrossEntropyCriterion(task, False), OutOfMemory(task, False)
+
+    def loss(index, update, criterion=usual):
+        return task.train_step(batches[index], model, criterion, Optimizer(), update)[0].item()
+
+    alone = loss(2, 0)  # after a gap
+    loss(0, 1)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loss(1, 2, failing)
+    carried = [x for entry in task.carried[True].state.values() for x in entry.values()]
+    assert not any(x.requires_grad for x in carried if isinstance(x, torch.Tensor))
+    assert loss(2, 2) == alone
+
+
 def test_growing_states_are_refused(task):
     model = build_lm("linear_transformer_lm", decoder_attention="softmax")
     criterion = CrossEntropyCriterion(task, False)

@@ -7,7 +7,8 @@ start again in each epoch and where a run resumes: checkpoints do not contain th
 """
 
 from collections import UserDict
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -118,12 +119,31 @@ class CarriedState:
         self.update: int | None = None
         self.before: dict[int, MutableMapping[str, State]] = {}
 
-    def enter(self, sample: Sample, update: int | None = None) -> Sample:
+    @contextmanager
+    def carry(self, sample: Sample, update: int | None = None) -> Iterator[Sample]:
         """The batch with the states of the one before; empty ones at the start and after a gap.
 
         A batch may come again in an `update`, which `--amp` repeats after an overflow: it has the states that
-        it had.
+        it had. Where the step raises, the states are again those before it: fairseq goes on without a batch
+        that ran out of memory, or validates it a second time.
+
+        Args:
+            update: the number of updates made so far; None in validation.
+
+        Raises:
+            UserError: where the states have grown.
         """
+        entered = self._enter(sample, update)
+        before = _copied(self.state, with_tensors=update is None)
+        try:
+            yield entered
+        except Exception:
+            self.state, self.next = before, self.next - 1
+            raise
+        self._leave()
+
+    def _enter(self, sample: Sample, update: int | None) -> Sample:
+        """The batch with the states that it starts from."""
         index = int(sample["id"][0])
         if update != self.update:
             self.update, self.before = update, {}
@@ -137,7 +157,7 @@ class CarriedState:
         carried = {"incremental_state": self.state, "next_segment": True}
         return {**sample, "net_input": {**sample["net_input"], **carried}}
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Cut the gradients off behind the batch; UserError where the states have grown."""
         for entry in self.state.values():
             for name, x in entry.items():
@@ -151,9 +171,13 @@ class CarriedState:
         self.bytes = found
 
 
-def _copied(state: MutableMapping[str, State]) -> MutableMapping[str, State]:
-    """The states in dictionaries of their own; training writes to none of their tensors."""
-    return UserDict({key: dict(entry) for key, entry in state.items()})
+def _copied(state: MutableMapping[str, State], with_tensors: bool = False) -> MutableMapping[str, State]:
+    """The states in dictionaries of their own; validation writes to their tensors, training does not."""
+
+    def copied(x: Any) -> Any:
+        return x.clone() if with_tensors and isinstance(x, Tensor) else x
+
+    return UserDict({key: {name: copied(x) for name, x in entry.items()} for key, entry in state.items()})
 
 
 def is_drawn_again(part: nn.Module) -> bool:
@@ -268,13 +292,10 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         self, sample: Sample, model: nn.Module, criterion: Any, optimizer: Any, update_num: int, **others: Any
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """fairseq's step, with the states of the batch before."""
-        entered = self.carried[True].enter(sample, update_num)
-        result = super().train_step(entered, model, criterion, optimizer, update_num, **others)
-        self.carried[True].leave()
-        return result
+        with self.carried[True].carry(sample, update_num) as entered:
+            return super().train_step(entered, model, criterion, optimizer, update_num, **others)
 
     def valid_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
         """fairseq's step, with the states of the batch before."""
-        result = super().valid_step(self.carried[False].enter(sample), *args, **kwargs)
-        self.carried[False].leave()
-        return result
+        with self.carried[False].carry(sample) as entered:
+            return super().valid_step(entered, *args, **kwargs)
