@@ -1,23 +1,26 @@
 """The data of a training, noted beside its checkpoints and compared when the run resumes."""
 
 import json
-from pathlib import Path
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from conventions import RUN_DATA
-from conventions.content import fingerprint, states_of
+from conventions.content import State, fingerprint, states_of
 from conventions.files import replacing
 
 from ..errors import UserError
 
-FILES = "train.*"
+ENDINGS = {".bin", ".idx", ".label", ".npy"}
+"""Of data; the folder may also hold a run, whose log is train.log."""
 IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 """Files that give the length of every row, and the labels."""
 ADVICE = "choose another --save-dir, or add --allow-changed data"
 
 
 def keep_data_record(
-    data: Path, save_dir: Path, resumes: bool, allowed: bool = False, advice: str = ADVICE
+    folders: Sequence[Path], save_dir: Path, resumes: bool, allowed: bool = False, advice: str = ADVICE
 ) -> None:
     """Note in `save_dir` the training data; UserError if a run `resumes` with others and none are `allowed`.
 
@@ -26,25 +29,40 @@ def keep_data_record(
     """
     path = save_dir / RUN_DATA
     old = _read(path)
-    files = sorted(file for file in data.rglob(FILES) if file.is_file())
-    names = [str(file.relative_to(data)) for file in files]
-    states = states_of(data, names, old.get("files", {}))
-    rows = [states[str(one.relative_to(data))][2] for one in files if any(map(one.match, IDENTIFYING))]
-    record = {"data": str(data.absolute()), "fingerprint": fingerprint(rows), "files": states}
+    files = _files_in(folders, old.get("files", {}))
+    rows = [state[2] for name, (_, state) in files.items() if any(map(PurePath(name).match, IDENTIFYING))]
+    record = {
+        "data": os.pathsep.join(str(folder.absolute()) for folder in folders),
+        "fingerprint": fingerprint(rows),
+        "files": {name: state for name, (_, state) in files.items()},
+    }
     if resumes and old and not allowed:
         if old["fingerprint"] != record["fingerprint"]:
             raise UserError(
-                f"{save_dir} holds a run on other training data ({old['data']}) than {data}; give those, "
-                + advice
+                f"{save_dir} holds a run on other training data ({old['data']}) than "
+                f"{os.pathsep.join(map(str, folders))}; give those, " + advice
             )
-        for name, (_, _, digest) in old.get("files", {}).items():
-            if name in states and states[name][2] != digest:
+        for name, (file, state) in files.items():
+            if old.get("files", {}).get(name, state)[2] != state[2]:
                 raise UserError(
-                    f"{data / name} has changed since the run in {save_dir} began; restore the file, {advice}"
+                    f"{file} has changed since the run in {save_dir} began; restore the file, {advice}"
                 )
     if record != old:
         with replacing(path) as partial:
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def _files_in(folders: Sequence[Path], known: Mapping[str, State]) -> dict[str, tuple[Path, State]]:
+    """The files of the training data with their states, by name; in the second folder this is 2/NAME."""
+    found = {}
+    for number, folder in enumerate(folders, 1):
+        place = f"{number}/" if number > 1 else ""
+        paths = [path for path in folder.rglob("train.*") if path.suffix in ENDINGS and path.is_file()]
+        names = [str(path.relative_to(folder)) for path in sorted(paths)]
+        before = {name.removeprefix(place): state for name, state in known.items() if name.startswith(place)}
+        for name, state in states_of(folder, names, before).items():
+            found[place + name] = folder / name, state
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

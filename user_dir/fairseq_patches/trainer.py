@@ -110,9 +110,9 @@ def note_training_data(cfg: Any, save_dir: Path) -> None:
     data = getattr(cfg.task, "data", None)
     if not data:  # of a task that draws its own
         return
-    folder = Path(split_paths(data)[0])
+    folders = [Path(folder) for folder in split_paths(data)]
     resumes = (save_dir / LAST).exists() and not cfg.checkpoint.reset_dataloader
-    keep_data_record(folder, save_dir, resumes, "data" in allowed_changes(cfg.model))
+    keep_data_record(folders, save_dir, resumes, "data" in allowed_changes(cfg.model))
 
 
 def note_data(cfg: Any, task: Any, model: Any) -> None:

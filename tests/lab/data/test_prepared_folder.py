@@ -23,6 +23,7 @@ from lab.errors import UserError
 from lab.files import ROOT, RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
 from user_dir.checks.training_data import keep_data_record
+from user_dir.fairseq_patches.trainer import note_training_data
 from user_dir.tasks.image_data import open_image_data
 from user_dir.tasks.lra_data import open_lra_data
 
@@ -267,7 +268,7 @@ def test_data_without_a_manifest_are_known_by_all_of_their_files(changed, tmp_pa
 
 @pytest.fixture
 def folder(tmp_path):
-    """Identity of prepared data: only content matters, also when a file changes back and forth."""
+    """Prepared data, with a manifest that knows their content."""
     for split in SPLITS:
         for kind in ("bin", "idx"):
             (tmp_path / f"{split}.{kind}").write_bytes(bytes(9))
@@ -300,26 +301,62 @@ def test_a_run_resumes_on_the_data_that_it_began_with(prepared, folder, tmp_path
     if not prepared:
         (folder / "preparation.json").unlink()
     (folder / "train.label.npy").write_bytes(b"labels")
-    keep_data_record(folder, run, resumes=False)
+    keep_data_record([folder], run, resumes=False)
     with monkeypatch.context() as patch:
         patch.setattr("conventions.content.sha256_of", pytest.fail)
-        keep_data_record(folder, run, resumes=True)  # reads no file
+        keep_data_record([folder], run, resumes=True)  # reads no file
     (folder / "train.bin").touch()
-    keep_data_record(folder, run, resumes=True)
+    keep_data_record([folder], run, resumes=True)
     (folder / "train.bin").write_bytes(b"b" * 9)
     with pytest.raises(UserError, match=r"train.bin has changed since the run in .* --allow-changed data$"):
-        keep_data_record(folder, run, resumes=True)
-    keep_data_record(folder, run, resumes=True, allowed=True)
-    keep_data_record(folder, run, resumes=True)
+        keep_data_record([folder], run, resumes=True)
+    keep_data_record([folder], run, resumes=True, allowed=True)
+    keep_data_record([folder], run, resumes=True)
     old = json.loads((run / "data.json").read_text())
     (run / "data.json").write_text(json.dumps({key: old[key] for key in ("data", "fingerprint")}))
-    keep_data_record(folder, run, resumes=True)  # begun by an earlier version
+    keep_data_record([folder], run, resumes=True)  # begun by an earlier version
     for name in ("train.label.npy", "train.idx"):  # what even such a record tells apart
         before = (folder / name).read_bytes()
         (folder / name).write_bytes(b"b" * 9)
         with pytest.raises(UserError, match="holds a run on other training data"):
-            keep_data_record(folder, run, resumes=True)
+            keep_data_record([folder], run, resumes=True)
         (folder / name).write_bytes(before)
     (run / "data.json").write_text("[]")
     with pytest.raises(UserError, match="does not name the data of the run"):
-        keep_data_record(folder, run, resumes=True)
+        keep_data_record([folder], run, resumes=True)
+
+
+def test_a_run_inside_its_data_resumes(folder):
+    """Its log is called train.log; --log-file may name another place in the folder."""
+    run = folder / "run"
+    run.mkdir()
+    for log in (run / "train.log", folder / "train.log"):
+        log.write_text("begun")
+    keep_data_record([folder], run, resumes=False)
+    for log in (run / "train.log", folder / "train.log"):
+        log.write_text("begun and ended")
+    keep_data_record([folder], run, resumes=True)
+    assert json.loads((run / "data.json").read_text())["files"].keys() == {"train.bin", "train.idx"}
+
+
+def test_a_run_on_several_folders_resumes_on_all_of_them(folder, tmp_path_factory):
+    run, *others = map(tmp_path_factory.mktemp, ("run", "second", "third"))
+    for other in others:
+        (other / "train.idx").write_bytes(other.name.encode())
+        (other / "train.bin").write_bytes(bytes(9))
+
+    def train(*folders):
+        task = Namespace(data=":".join(map(str, folders)))
+        note_training_data(
+            Namespace(task=task, checkpoint=Namespace(reset_dataloader=False), model=None), run
+        )
+
+    train(folder, others[0])
+    (run / "checkpoint_last.pt").touch()
+    train(folder, others[0])
+    for changed in ([folder], [folder, others[1]], [others[0], folder], [folder, *others]):
+        with pytest.raises(UserError, match="holds a run on other training data .*:.*second"):
+            train(*changed)
+    (others[0] / "train.bin").write_bytes(b"b" * 9)
+    with pytest.raises(UserError, match=r"second\d*/train.bin has changed since the run in"):
+        train(folder, others[0])
