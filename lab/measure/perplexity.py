@@ -42,7 +42,7 @@ from lab.run.checkpoint import (
     usual_device,
 )
 from lab.run.recipe import check_owned
-from user_dir.fairseq_patches.data import refuse_nan_scores
+from user_dir.fairseq_patches.data import check_scores_of_text
 from user_dir.models import LinearAttentionRoberta
 from user_dir.models.compiled import compile_features
 from user_dir.models.output_matrix import has_output_matrix, masked_lm_features, output_matrix
@@ -80,8 +80,8 @@ def evaluate(
     start = time.monotonic()
     with scored_in_pieces(compiled) as scores:
         bits = float(eval_lm.main(cfg)["loss"])
-    if scores.counted and not (cfg.common_eval.post_process or getattr(cfg.task, "add_bos_token", False)):
-        bits = scores.nats / scores.counted / math.log(2)
+    if scores.tokens and not (cfg.common_eval.post_process or getattr(cfg.task, "add_bos_token", False)):
+        bits = scores.nats / scores.tokens / math.log(2)
     if scores.tokens == 0:
         raise UserError(
             f"not one token of {split} was evaluated; is --tokens-per-sample "
@@ -131,24 +131,22 @@ def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
 
 
 class Scores:
-    """Sums of a scorer: all tokens, tokens whose loss counts, and their loss in double precision.
+    """Sums of a scorer: the tokens, and their loss in double precision.
 
     fairseq's own sum is in single precision, which over a test split costs the sixth digit.
     """
 
     def __init__(self) -> None:
-        self.tokens = self.counted = self.parameters = 0
+        self.tokens = self.parameters = 0
         self.nats = 0.0
 
     def add(self, model: nn.Module, rows: list) -> None:
-        """The `rows` that `generate` returns; infinite losses are left out as by fairseq, NaN is not."""
+        """The `rows` that `generate` returns; fairseq leaves infinite losses out."""
         self.parameters = self.parameters or sum(p.numel() for p in model.parameters())
         for row in rows:
             scores = row[0]["positional_scores"].double()
-            counted = scores[~scores.isinf()]
             self.tokens += scores.numel()
-            self.counted += counted.numel()
-            self.nats -= float(counted.sum())
+            self.nats -= float(scores.sum())
 
 
 class ChunkedScorer(SequenceScorer):
@@ -174,7 +172,7 @@ class ChunkedScorer(SequenceScorer):
         """A list for each row, whose first entry holds the row's "tokens" and their "positional_scores"."""
         (model,) = models
         rows = self.in_pieces(model, sample) if has_output_matrix(model) else super().generate(models, sample)
-        refuse_nan_scores(rows)
+        check_scores_of_text(rows)
         self.sums.add(model, rows)
         return rows
 

@@ -151,7 +151,12 @@ FAIRSEQ = [
     (EVAL_LM.removesuffix(" --path"), "--path"),
     (f"{EVAL_LM} lm/checkpoint_last.pt --context-window -3", "--context-window"),
     (f"{EVAL_LM} lm/checkpoint_last.pt --gen-subset dev", "--gen-subset"),
-    (GENERATE, "a prefix that holds the end of a line; give --beam 1, or --sample-break-mode eos"),
+    (
+        f"{GENERATE} --tokens-per-sample 16 --max-len-b 17",
+        "a prefix that holds the end of a line; give --beam 1, or --sample-break-mode eos",
+    ),
+    (GENERATE, "a prompt of 32 tokens leaves nothing to write to a model of 32 positions; .* --prefix-size"),
+    (f"{GENERATE} --prefix-size 9 --max-len-b 9", "a prompt of 9 tokens .* --max-len-b .* allows 9 in all"),
     (f"{GENERATE} --min-len 9 --max-len-b 8", "--min-len is 9, more than --max-len-b, 8"),
     (f"{GENERATE} --results-path text.pt", "--results-path text.pt: .* is a file; name a folder"),
     (f"{GENERATE} --constraints", "--constraints is not for language models"),

@@ -13,12 +13,15 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm, validate
 from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
+from tests.helpers.lm import build_lm, dictionary
 from tests.helpers.lra import write_lra
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.settings import check_settings, read_overrides
@@ -158,6 +161,43 @@ def test_options_without_words_or_pixels_are_noted(arch, words, said, caplog, tm
     options.parse_args_and_arch(options.get_training_parser(), arguments)
     found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
     assert found == ([f"{given[0]} does nothing: {said}"] if said else [])
+
+
+POSITIONS = {"tokens_per_sample": 32, "max_target_positions": 32}
+
+
+def written(prompt, model=None, **options):
+    """The tokens of the best continuation that fairseq's generator finds for a prompt of word numbers."""
+    model, words = model or build_lm("transnormer_t1", **POSITIONS), dictionary(40)
+    generator = SequenceGenerator([model], words, **options)
+    source = torch.tensor([[words.eos(), *prompt]])
+    sample = {"net_input": {"src_tokens": source, "src_lengths": torch.tensor([source.shape[1]])}}
+    return LanguageModelingTask(Namespace(), words).inference_step(generator, [model], sample)[0][0]["tokens"]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_prompt_that_leaves_nothing_to_write(beam):
+    """fairseq returns its first tokens as the continuation."""
+    prompt = list(range(4, 16))
+    for limit in ({"max_len_b": 13}, {"max_len_a": 1, "max_len_b": 1}):
+        tokens = written(prompt, beam_size=beam, **limit).tolist()
+        assert tokens[:12] == prompt and len(tokens) > 12
+    for length in (8, 12):
+        said = f"a prompt of 12 tokens leaves nothing to write: .* allows {length} in all; .* --max-len-a 1"
+        with pytest.raises(UserError, match=said):
+            written(prompt, beam_size=beam, max_len_b=length)
+    assert written([4] * 30, beam_size=beam).shape[0] > 30
+    with pytest.raises(UserError, match="of 31 tokens leaves nothing to write to a model of 32 positions"):
+        written([4] * 31, beam_size=beam)
+
+
+@pytest.mark.parametrize("prompt", [[4, 5], [4, 2, 5]], ids=["plain", "with the end of a line"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_generation_from_probabilities_that_are_nan(beam, prompt):
+    model = build_lm("transnormer_t1")
+    next(model.decoder.layers[1].parameters()).data.fill_(float("nan"))
+    with pytest.raises(UserError, match="the model gives probabilities that are NaN: .* earlier checkpoint"):
+        written(prompt, model, beam_size=beam, max_len_b=8)
 
 
 def test_data_of_a_tokeniser_without_it_are_noted(caplog, tmp_path):

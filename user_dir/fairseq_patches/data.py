@@ -12,6 +12,7 @@ import numpy as np
 from fairseq import checkpoint_utils, tasks
 from fairseq.data import Dictionary, data_utils, encoders, indexed_dataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -97,14 +98,23 @@ def apply() -> None:
 
     @replaces(LanguageModelingTask, "inference_step")
     def inference_step(infer, self, generator, models, sample, prefix_tokens=None, constraints=None):
-        prefix = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
-        with explained_prefix(prefix, self.source_dictionary.eos()):
-            return infer(self, generator, models, sample, prefix_tokens, constraints)
+        prompt = prompt_of(self, sample) if prefix_tokens is None else prefix_tokens
+        with explained_prefix(prompt, self.source_dictionary.eos()):
+            found = infer(self, generator, models, sample, prefix_tokens, constraints)
+        if isinstance(generator, SequenceGenerator):
+            check_prompt(generator, prompt.shape[1], sample["net_input"]["src_tokens"].shape[1])
+        return found
+
+    @replaces(EnsembleModel, "forward_decoder")
+    def forward_decoder(forward, self, *args, **kwargs):
+        scores, attention = forward(self, *args, **kwargs)
+        check_scores([scores])
+        return scores, attention
 
     @replaces(SequenceScorer, "generate")
     def score(generate, self, *args, **kwargs):
         rows = generate(self, *args, **kwargs)
-        refuse_nan_scores(rows)
+        check_scores_of_text(rows)
         return rows
 
     @replaces(encoders, "build_bpe")
@@ -265,6 +275,34 @@ def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
         ) from None
 
 
+def prompt_of(task: LanguageModelingTask, sample: Mapping[str, Any]) -> Tensor:
+    """The tokens that fairseq has a text begin with: those of the sample, without the one before the text."""
+    tokens, words = sample["net_input"]["src_tokens"], task.source_dictionary
+    start = words.bos() if getattr(task.args, "add_bos_token", False) else words.eos()
+    return tokens[:, 1:] if tokens.nelement() and tokens[:, 0].eq(start).all() else tokens
+
+
+def check_prompt(generator: SequenceGenerator, tokens: int, source: int) -> None:
+    """UserError if a prompt leaves nothing to write: fairseq cuts it off and returns it as the continuation.
+
+    Args:
+        tokens: of the longest prompt of a batch.
+        source: the length of its sources, which `--max-len-a` multiplies.
+    """
+    longest = int(generator.max_len_a * source + generator.max_len_b)
+    if generator.match_source_len or tokens < min(longest, generator.max_len - 1):
+        return
+    if tokens >= generator.max_len - 1:
+        raise UserError(
+            f"a prompt of {tokens} tokens leaves nothing to write to a model of {generator.max_len} "
+            "positions; shorten it, such as with --prefix-size of fairseq-generate"
+        )
+    raise UserError(
+        f"a prompt of {tokens} tokens leaves nothing to write: --max-len-b counts its tokens, too, and "
+        f"allows {longest} in all; raise it, or add --max-len-a 1"
+    )
+
+
 def check_sampling(args: Any, dictionary: Dictionary) -> None:
     """UserError for a `--sampling-topk` of more words than the dictionary has."""
     most = getattr(args, "sampling_topk", -1)
@@ -284,12 +322,27 @@ def second_language_model(task: FairseqTask, models: Sequence[Any], args: Any) -
     return {"lm_model": model.to(device=like.device, dtype=like.dtype), "lm_weight": args.lm_weight}
 
 
-def refuse_nan_scores(rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-    """fairseq-eval-lm reports a loss of NaN and ends as if all were well."""
-    if any(x["positional_scores"].isnan().any() for row in rows for x in row):
+def check_scores(scores: Iterable[Tensor]) -> None:
+    """UserError for log-probabilities that are NaN, which beam search and fairseq-eval-lm take for others."""
+    if any(x.isnan().any() for x in scores):
         raise UserError(
             "the model gives probabilities that are NaN: its training has diverged, or its precision is too "
             "low; name an earlier checkpoint, or leave out --fp16"
+        )
+
+
+def check_scores_of_text(rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    """UserError for log-probabilities that are not finite.
+
+    fairseq-eval-lm ends as if all were well: with a loss of NaN, or without the tokens of the others.
+    """
+    scores = [x["positional_scores"] for row in rows for x in row]
+    check_scores(scores)
+    if any(x.isinf().any() for x in scores):
+        raise UserError(
+            "the model gives a token of the text the probability 0, and the perplexity is infinite: the "
+            "precision is too low, or every probability of an ensemble is; leave out --fp16, or evaluate the "
+            "checkpoints one by one"
         )
 
 

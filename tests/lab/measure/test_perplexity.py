@@ -275,25 +275,40 @@ def test_scores_are_fairseqs(arch, options, starts):
         torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"])
 
 
-def test_infinite_losses_are_left_out_and_nan_is_not():
+@pytest.mark.parametrize("score", [-math.inf, math.nan])
+def test_a_loss_that_is_not_finite_makes_the_sum_so(score):
     scores, model = Scores(), build_lm("transnormer_t1")
-    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, -math.inf, -2.0])}]])
-    assert (scores.tokens, scores.counted, scores.nats) == (3, 2, 3.0)
-    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, math.nan])}]])
-    assert math.isnan(scores.nats)
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, -2.0])}]])
+    assert (scores.tokens, scores.nats) == (2, 3.0)
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, score])}]])
+    assert scores.tokens == 4 and not math.isfinite(scores.nats)
     for nats in (scores.nats, 800.0):
         with pytest.raises(UserError, match="nats per token: the training has diverged"):
             perplexity.perplexity_of(nats)
 
 
-def test_scores_that_are_nan_end_in_a_sentence():
-    model, scorer = build_lm("transnormer_t1"), ChunkedScorer(dictionary(40), 7)
-    model.decoder.embed_tokens.weight.data.fill_(math.nan)
-    source = tokens(2, 9)
+def test_scores_that_are_not_finite_end_in_a_sentence():
+    """fairseq-eval-lm leaves tokens with a score of -inf out, and reports too low a perplexity."""
+    model, source = build_lm("transnormer_t1", decoder_output_bias="learned"), tokens(2, 9)
     sample = {"net_input": {"src_tokens": source}, "target": source}
-    for score in (scorer, SequenceScorer(dictionary(40))):
-        with pytest.raises(UserError, match="gives probabilities that are NaN"):
-            score.generate([model], sample)
+    said = {
+        -math.inf: "gives a token of the text the probability 0",
+        math.nan: "gives probabilities that are NaN",
+    }
+    for value, message in said.items():
+        model.decoder.output_projection.bias.data[source[0, 3]] = value
+        for score in (ChunkedScorer(dictionary(40), 7), SequenceScorer(dictionary(40))):
+            with pytest.raises(UserError, match=message):
+                score.generate([model], sample)
+
+
+def test_a_probability_that_underflows_in_an_ensemble_ends_in_a_sentence():
+    model, source = build_lm("transnormer_t1", decoder_output_bias="learned"), tokens(2, 9)
+    model.decoder.output_projection.bias.data[source[0, 3]] = -200
+    sample, scorer = {"net_input": {"src_tokens": source}, "target": source}, SequenceScorer(dictionary(40))
+    assert all(row[0]["positional_scores"].isfinite().all() for row in scorer.generate([model], sample))
+    with pytest.raises(UserError, match="probability 0.* evaluate the checkpoints one by one"):
+        scorer.generate([model, model], sample)
 
 
 def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):
