@@ -1,5 +1,6 @@
 """Plain fairseq commands with the plugin refuse settings that would give a wrong figure or a traceback."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -325,6 +326,24 @@ def test_a_diverged_run_in_half_precision(diverging, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)  # fairseq calls it where the scale falls
     with pytest.raises(UserError, match=f"the scaled loss is {PLACE}"):
         diverging("--no-save", "--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4")
+
+
+def test_a_validation_that_is_nan_replaces_no_best_checkpoint(commands, tmp_path, monkeypatch, caplog):
+    """fairseq forgets the best score at NaN, and keeps a first score of NaN as the best of --patience."""
+    scores = {1: math.nan, 2: 1.5, 3: math.nan, 4: 2.0}
+
+    def by_update(cfg, trainer, *unused):
+        return {"loss": scores[trainer.get_num_updates()]}
+
+    monkeypatch.setattr(fairseq_train, "get_valid_stats", by_update)
+    every = ("--validate-interval-updates", "1", "--save-interval-updates", "1", "--patience", "3")
+    words = commands.train(tmp_path, "--max-update", "4", *every)[3:]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    fairseq_train.main(convert_namespace_to_omegaconf(args))
+    best, last = (torch.load(tmp_path / f"checkpoint_{name}.pt")["extra_state"] for name in ("best", "last"))
+    assert (best["val_loss"], best["best"], last["best"], last["val_loss"]) == (1.5, 1.5, 1.5, 2.0)
+    assert last["patience"] == {"best": 1.5, "num_runs": 2}
+    assert caplog.text.count("the validation's loss is NaN") == 2
 
 
 def test_a_valid_split_that_is_not_named(tmp_path):

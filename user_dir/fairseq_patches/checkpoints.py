@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import re
 import shutil
@@ -158,9 +159,10 @@ def pruned(state_dict: dict[str, Any], keep: list[int]) -> dict[str, Any]:
 def plain_score(score: float | None) -> float | None:
     """fairseq stores scores of NumPy's (STS-B's correlation), which torch 2.6 and later refuse to load.
 
-    The best one is in the checkpoint itself, another in the state of the learning rate's scheduler.
+    The best one is in the checkpoint itself, another in the state of the learning rate's scheduler. Neither
+    gets a score that is not finite: after NaN fairseq takes the next score for the best.
     """
-    return None if score is None else float(score)
+    return float(score) if score is not None and math.isfinite(score) else None
 
 
 def copy_durably(source: str, destination: str, overwrite: bool = False) -> bool:

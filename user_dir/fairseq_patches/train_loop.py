@@ -38,6 +38,10 @@ def _apply(loop: ModuleType) -> None:
         with stopping.interrupts_noted():
             return original(cfg, trainer, task, epoch_itr)
 
+    @replaces(loop, "validate")
+    def validate(original, cfg, *given):
+        return [comparable_score(score, cfg.checkpoint) for score in original(cfg, *given)]
+
     @replaces(loop, "validate_and_save")
     def validate_and_save(original, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
         given = (cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
@@ -52,6 +56,17 @@ def _apply(loop: ModuleType) -> None:
         if not end_of_epoch:
             loop.checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, result[0][0])
         return stopping.end(trainer)
+
+
+def comparable_score(score: float | None, cfg: Any) -> float | None:
+    """The worst score in place of NaN: after a first NaN, `--patience` takes no other score for better."""
+    if score is None or not math.isnan(score):
+        return score
+    logger.warning(
+        "the validation's %s is NaN; it counts as the worst, and checkpoint_best.pt stays as it is",
+        cfg.best_checkpoint_metric,
+    )
+    return -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
 
 
 def is_finished(cfg: Any, updates: int, next_epoch: int) -> bool:
