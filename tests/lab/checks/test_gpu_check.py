@@ -258,7 +258,7 @@ def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
-    command = [ROOT / "scripts" / "lab.sh", "check", "gpu", "speed", tmp_path / "out"]
+    command = [ROOT / "scripts" / "lab.sh", "check", "gpu", "speed", "--out", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHON": sys.executable})
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lab.files import ROOT
 from user_dir.fairseq_patches import stopping, train_loop
 
 LAST = 100
@@ -22,6 +23,7 @@ def loop(monkeypatch):
     done = []
     module = SimpleNamespace(
         train=lambda *given: done.append("train"),
+        validate=lambda *given: done.append("validate"),
         validate_and_save=lambda cfg, trainer, *given: (
             done.append("schedule") or ([1.5], trainer.get_num_updates() >= LAST)
         ),
@@ -103,32 +105,30 @@ def test_data_loaders_worker_heeds_its_parent_only():
         worker.join()
 
 
-def wait_for(rank, here, number, code):
+def wait_for(rank, number, code):
     """As a spawned process: `number` ends it with exit code `code`, or as usual if that is None."""
     for request in stopping.REQUESTS:  # as after an exec
         signal.signal(request, signal.SIG_DFL)
     if code is not None:
         signal.signal(number, lambda *given: sys.exit(code))
-    here.send("ready")
+    print("ready", flush=True)
     signal.pause()
 
 
-def spawning(here, *words):
-    for request in stopping.REQUESTS:
-        signal.signal(request, signal.SIG_DFL)
+def spawning(*words):
     module = sys.modules[torch.multiprocessing.spawn.__module__]
     usual = module.start_processes
 
     def start(fn, args, nprocs, join, daemon, start_method):
         """A fork: a new interpreter would import torch."""
         context = usual(fn, args, nprocs, False, daemon, "fork")
-        here.send("started")
+        print("started", flush=True)
         while not context.join():
             pass
 
     module.start_processes = start
     with stopping.of_command(trains=True):
-        torch.multiprocessing.spawn(wait_for, (here, *words))
+        torch.multiprocessing.spawn(wait_for, words)
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,15 @@ def spawning(here, *words):
 )
 def test_a_request_to_the_command_reaches_the_processes_that_it_spawned(number, code, ended):
     """fairseq-train on several GPUs; its process would end at once, and take the others with it."""
-    ours, theirs = multiprocessing.Pipe()
-    command = multiprocessing.get_context("fork").Process(target=spawning, args=(theirs, number, code))
-    command.start()
-    try:
-        theirs.close()
-        assert {ours.recv(), ours.recv()} == {"started", "ready"}
-        os.kill(command.pid, number)
-        command.join()
-        assert command.exitcode == ended
-    finally:
-        command.kill()
-        command.join()
+    script = f"from {__name__} import spawning; spawning({number:d}, {code})"
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as command:
+        try:
+            assert {command.stdout.readline(), command.stdout.readline()} == {"started\n", "ready\n"}
+            command.send_signal(number)
+            assert command.wait() == ended
+        finally:
+            command.kill()
 
 
 def end_itself():
