@@ -113,6 +113,19 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
 
 
+def read_unless_moved(path: Path) -> Any:
+    """`read_json` of a record, which another process may just have moved into the store of its study.
+
+    Raises FileNotFoundError where there is no file.
+    """
+    try:
+        return read_json(path)
+    except UserError:
+        if not path.exists():
+            raise FileNotFoundError(path) from None
+        raise
+
+
 def shown_path(path: Path) -> str:
     """`path` as one would type it in the repository's root, where a link such as `data` keeps its name."""
     named, real = Path(os.path.abspath(path)), path.resolve()
@@ -125,14 +138,10 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
 
     Raises UserError if it has another one.
     """
-    if not path.exists():
-        return None
     try:
-        record = read_json(path)
-    except UserError:
-        if not path.exists():  # another process has just moved it into the store of a study
-            return None
-        raise
+        record = read_unless_moved(path)
+    except FileNotFoundError:
+        return None
     if not isinstance(record, dict) or FINGERPRINT not in record:
         raise UserError(
             f"{shown_path(path)} is not a result of this command; move it away, or choose another --out"

@@ -141,7 +141,7 @@ class Scores:
         self.nats = 0.0
 
     def add(self, model: nn.Module, rows: list) -> None:
-        """The `rows` that `generate` returns; fairseq leaves infinite losses out."""
+        """The `rows` that `generate` returns, whose scores are finite."""
         self.parameters = self.parameters or sum(p.numel() for p in model.parameters())
         for row in rows:
             scores = row[0]["positional_scores"].double()

@@ -385,21 +385,22 @@ def check_figures(study: Study) -> None:
 
 def check_percent(study: Study) -> None:
     """UserError for a figure with `examples` that is not in percent, as the noise of the test set is."""
-    asked = [(f"the claim {one.says!r}", one.figure) for one in study.claims if one.examples]
-    asked += [
-        (f"the baseline {one.name!r}", parse_expression(path, one.name))
-        for one in study.baselines
-        for path in (one.margin if one.examples else ())
-    ]
-    for what, figure in asked:
-        name = ".".join(figure.path).removeprefix("found.")
-        shares = MEASURES[study.evaluate].shares.split()
-        is_share = any(fnmatchcase(name, one) for one in shares)
-        if figure.factor != (100 if is_share else None):
-            said = f"{study.path}: {what}: examples belongs to an accuracy in percent"
-            if what.startswith("the claim"):
-                raise UserError(f"{said}; write {'100*' if is_share else ''}{name}")
-            raise UserError(f"{said}, and {name} is a share; leave examples out")
+    shares, needs = MEASURES[study.evaluate].shares.split(), "examples belongs to an accuracy in percent"
+
+    def share(name: str) -> bool:
+        return any(fnmatchcase(name, one) for one in shares)
+
+    for claim in (one for one in study.claims if one.examples):
+        name = ".".join(claim.figure.path).removeprefix("found.")
+        if claim.figure.factor != (100 if share(name) else None):
+            asked = f"{'100*' if share(name) else ''}{name}"
+            raise UserError(f"{study.path}: the claim {claim.says!r}: {needs}; write {asked}")
+    for baseline in (one for one in study.baselines if one.examples):
+        for name in filter(share, (path.removeprefix("found.") for path in baseline.margin)):
+            raise UserError(
+                f"{study.path}: the baseline {baseline.name!r}: {needs}, and {name} is a share; "
+                "leave examples out"
+            )
 
 
 def answered(study: Study) -> Iterator[tuple[str, Expression]]:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import UserError
-from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
+from lab.files import FINGERPRINT, fingerprint, read_unless_moved, shown_path
 from lab.publish.tables import grouped
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.schema import (
@@ -63,11 +63,9 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     found = {}
     for path in sorted(folder.glob(PATTERN)):
         try:
-            record = read_json(path)
-        except UserError:
-            if not path.exists():  # another process has just moved it into the store
-                continue
-            raise
+            record = read_unless_moved(path)
+        except FileNotFoundError:
+            continue
         other = named_study(record) not in (None, study.name)
         is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):

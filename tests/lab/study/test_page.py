@@ -729,7 +729,7 @@ def test_a_record_that_another_process_has_just_stored_is_no_broken_file(study_f
         path.unlink()
         raise UserError(f"{path} cannot be read as JSON")
 
-    monkeypatch.setattr(records, "read_json", stored_meanwhile)
+    monkeypatch.setattr("lab.files.read_json", stored_meanwhile)
     assert records.loose_records(out, study) == {}
 
 
