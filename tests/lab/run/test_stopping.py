@@ -131,6 +131,12 @@ def spawning(*words):
         torch.multiprocessing.spawn(wait_for, words)
 
 
+def started(call):
+    """A command that calls a function of this file: pytest may have trained, and its forks ignore requests."""
+    words = [sys.executable, "-c", f"from {__name__} import *; {call}"]
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "ended"),
     [(signal.SIGUSR1, stopping.STOPPED, stopping.STOPPED), (signal.SIGTERM, None, -signal.SIGTERM)],
@@ -138,9 +144,7 @@ def spawning(*words):
 )
 def test_a_request_to_the_command_reaches_the_processes_that_it_spawned(number, code, ended):
     """fairseq-train on several GPUs; its process would end at once, and take the others with it."""
-    script = f"from {__name__} import spawning; spawning({number:d}, {code})"
-    words = [sys.executable, "-c", script]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as command:
+    with started(f"spawning({number:d}, {code})") as command:
         try:
             assert {command.stdout.readline(), command.stdout.readline()} == {"started\n", "ready\n"}
             command.send_signal(number)
@@ -150,13 +154,10 @@ def test_a_request_to_the_command_reaches_the_processes_that_it_spawned(number, 
 
 
 def end_itself():
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with stopping.requests_passed_on():
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_request_before_the_first_process_is_spawned_ends_the_command():
-    command = multiprocessing.get_context("fork").Process(target=end_itself)
-    command.start()
-    command.join()
-    assert command.exitcode == -signal.SIGTERM
+    with started("end_itself()") as command:
+        assert command.wait() == -signal.SIGTERM
