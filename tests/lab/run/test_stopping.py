@@ -111,7 +111,7 @@ def wait_for(rank, number, code):
         signal.signal(request, signal.SIG_DFL)
     if code is not None:
         signal.signal(number, lambda *given: sys.exit(code))
-    print("ready", flush=True)
+    os.write(1, b"ready\n")  # at once: another process writes as well
     signal.pause()
 
 
@@ -122,7 +122,7 @@ def spawning(*words):
     def start(fn, args, nprocs, join, daemon, start_method):
         """A fork: a new interpreter would import torch."""
         context = usual(fn, args, nprocs, False, daemon, "fork")
-        print("started", flush=True)
+        os.write(1, b"started\n")
         while not context.join():
             pass
 
@@ -132,7 +132,7 @@ def spawning(*words):
 
 
 def started(call):
-    """A command that calls a function of this file: pytest may have trained, and its forks ignore requests."""
+    """A command that calls a function of this file; a fork of pytest that has trained ignores requests."""
     words = [sys.executable, "-c", f"from {__name__} import *; {call}"]
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
