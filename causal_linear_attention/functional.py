@@ -66,8 +66,8 @@ def causal_linear_attention(
 
     Args:
         q, k: `(B, H, N, D)`, feature maps already applied; any strides, one floating dtype; N below
-            2^28 in the CUDA kernels, any elsewhere. q may have a multiple of the heads of k and v: of G times
-            as many, heads `G h` to `G h + G - 1` read state h.
+            2^28 in the CUDA kernels, 2^31 with `cu_seqlens`, any elsewhere. q may have a multiple of the
+            heads of k and v: of G times as many, heads `G h` to `G h + G - 1` read state h.
         v: `(B, H, N, M)`.
         log_decay: `(H,)`, a constant per head of k, or `(B, H, N)`, a number per position, whose exponential
             the state is multiplied by before the position is added; float32, q's dtype or autocast's. None
