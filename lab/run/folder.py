@@ -44,6 +44,8 @@ LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", *BESIDE_A_CHECKP
 HALF = ".????????.checkpoint*.pt.tmp"
 LEFT_BY_A_START = (LOG, *BESIDE_A_CHECKPOINT, HALF, "tensorboard/**/events.out.tfevents.*")
 """Files that a run writes before its first checkpoint, in its own folder."""
+ASIDE = re.compile(r"earlier-\d+")
+"""Names of the folders to which --fresh moves files."""
 SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
 """Names that fairseq gives to checkpoints."""
 
@@ -162,3 +164,8 @@ def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
     for path in left:
         path.rename(aside / path.name)
     print(f"moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
+
+
+def is_aside(path: Path, folder: Path) -> bool:
+    """Whether --fresh has moved `path`, which lies in `folder`, aside."""
+    return any(ASIDE.fullmatch(part) for part in path.relative_to(folder).parts)
