@@ -143,10 +143,19 @@ def was_stopped(returncode: int) -> bool:
     return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)
 
 
-def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> ProcessPoolExecutor:
-    """A pool of forked workers, which share the loaded modules; each calls `begin` first."""
+@contextmanager
+def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """A pool of forked workers, which share the loaded modules; each calls `begin` first.
+
+    If the block fails or is asked to stop, the jobs that have begun end and the others are cancelled.
+    """
     context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(processes, context, _start, (begin,))
+    with ProcessPoolExecutor(processes, context, _start, (begin,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _start(begin: Callable[[], None] | None) -> None:

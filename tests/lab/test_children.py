@@ -1,10 +1,14 @@
-"""A child ends with the process that started it."""
+"""A child ends with the process that started it, and a pool when it is asked to stop."""
 
 import os
 import select
 import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
+
+import pytest
 
 from lab import children
 
@@ -44,3 +48,18 @@ def test_child_of_a_parent_that_has_died_before(root):
         capture_output=True,
     )
     assert child.returncode == -9 and child.stdout == b""
+
+
+def mark(folder: Path, number: int) -> None:
+    """A job that leaves a file and takes a moment."""
+    (folder / str(number)).touch()
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("asked", [KeyboardInterrupt, SystemExit, ValueError])
+def test_a_pool_leaves_the_jobs_out_that_have_not_begun(asked, tmp_path):
+    with pytest.raises(asked), children.worker_pool(2) as pool:
+        first, *_ = [pool.submit(mark, tmp_path, number) for number in range(1000)]
+        first.result()
+        raise asked
+    assert 0 < len([*tmp_path.iterdir()]) < 500
