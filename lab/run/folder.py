@@ -147,14 +147,15 @@ def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) ->
             kept.unlink(missing_ok=True)
 
 
-def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
-    """Move `left`, by default the files of a run in `folder`, to a new folder inside it, and say so.
+def left_by_a_run(folder: Path, data: Path | None = None) -> list[Path]:
+    """The files of a run in `folder`, without dictionary and tokeniser if it also holds the `data`."""
+    found = (path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern)))
+    kept = VOCABULARY_FILES if data and data.resolve() == folder.resolve() else ()
+    return list(dict.fromkeys(path for path in found if path.name not in kept))  # some match two patterns
 
-    Nothing is deleted.
-    """
-    if left is None:
-        found = (path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern)))
-        left = list(dict.fromkeys(found))  # a name may match two patterns
+
+def move_aside(folder: Path, left: Sequence[Path]) -> None:
+    """Move the files `left` in `folder` to a new folder inside it, and say so; nothing is deleted."""
     if not left:
         return
     number = 1

@@ -23,6 +23,7 @@ from lab.run.folder import (
     RunFolder,
     check_vocabulary,
     keep_vocabulary,
+    left_by_a_run,
     move_aside,
 )
 from lab.run.plan import RunPlan
@@ -89,7 +90,7 @@ def take_up(
     """
     path = folder.path
     if fresh:
-        move_aside(path)
+        move_aside(path, left_by_a_run(path, data))
     failed_start = folder.is_failed_start
     if data and not failed_start:
         check_vocabulary(data, path, folder.option)
