@@ -118,7 +118,7 @@ class RunFolder:
         """Remove all checkpoints except `kept`."""
         for path in self.checkpoints():
             if path != kept:
-                path.unlink()
+                path.unlink(missing_ok=True)  # another command may be doing the same
 
 
 def check_vocabulary(source: Path, save_dir: Path, option: str = "--save-dir") -> None:
@@ -132,13 +132,15 @@ def check_vocabulary(source: Path, save_dir: Path, option: str = "--save-dir") -
             )
 
 
-def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) -> None:
+def keep_vocabulary(
+    source: Path, save_dir: Path, failed_start: bool = False, option: str = "--save-dir"
+) -> None:
     """Copy the dictionary and tokeniser of `source`; UserError if another run's are there.
 
-    Those of a `failed_start` are replaced.
+    Those of a `failed_start` are replaced. `option` is the flag that names another folder.
     """
     if not failed_start:
-        check_vocabulary(source, save_dir)
+        check_vocabulary(source, save_dir, option)
     for name in VOCABULARY_FILES:
         kept, given = save_dir / name, source / name
         if given.is_file() and not (kept.is_file() and filecmp.cmp(kept, given, shallow=False)):

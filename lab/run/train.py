@@ -101,7 +101,7 @@ def take_up(
         check_output(path / RUN_DATA, DATA_RECORD, option=folder.option)
         advice = f"move it away, or choose another {folder.option}" if folder.command else ADVICE
         keep_data_record([data], path, start is not None, "data" in allowed, advice)
-        keep_vocabulary(data, path, failed_start)
+        keep_vocabulary(data, path, failed_start, folder.option)
     return start
 
 
