@@ -12,16 +12,19 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
 from conventions import INTERRUPTED, REQUESTS, STOPPED
+from lab.errors import explain, unexpected
 from lab.files import ROOT
 
-PARENT = "PARENT_PROCESS"
+PARENT = "LINEAR_ATTENTION_PARENT"
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 SECONDS_TO_SAVE = 60  # after an interruption
 
@@ -63,16 +66,24 @@ def started(
 
 def end_with_parent() -> None:
     """Have the kernel end this process when the one that started it dies, however it dies (Linux)."""
-    parent = os.environ.pop(PARENT, None)
-    if parent is None or not sys.platform.startswith("linux"):
+    parent = os.environ.pop(PARENT, "")
+    if not parent.isdecimal() or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_with_error(sentence: str, code: int = 1) -> NoReturn:
-    """End this process with `error: SENTENCE`; exit code ENOSPC if the full disk prevents that, too."""
+def end_with(error: Exception, code: int = 1, log: Path | None = None) -> NoReturn:
+    """End this process with `error: SENTENCE`; exit code ENOSPC if the full disk prevents that, too.
+
+    Where `explain` has no sentence, the traceback goes to `log`, or to stdout without one.
+    """
+    sentence = explain(error)
+    if sentence is None:
+        with log.open("a", encoding="utf-8") if log else nullcontext(sys.stdout) as out:
+            traceback.print_exc(file=out)
+        sentence = unexpected(error)
     try:
         print(f"error: {sentence}", flush=True)
     except OSError:
@@ -143,10 +154,19 @@ def was_stopped(returncode: int) -> bool:
     return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)
 
 
-def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> ProcessPoolExecutor:
-    """A pool of forked workers, which share the loaded modules; each calls `begin` first."""
+@contextmanager
+def worker_pool(processes: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """A pool of forked workers, which share the loaded modules; each calls `begin` first.
+
+    If the block fails or is asked to stop, the jobs that have begun end and the others are cancelled.
+    """
     context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(processes, context, _start, (begin,))
+    with ProcessPoolExecutor(processes, context, _start, (begin,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _start(begin: Callable[[], None] | None) -> None:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -144,6 +145,8 @@ def run_command(main: Callable[[], None]) -> None:
     SIGTERM and SIGUSR1 end it as `lab/children.py` says, and so does the end of the command that started it.
     """
     children.end_with_parent()
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that the locale lacks, as on stderr
     warnings.simplefilter("ignore")  # the libraries' deprecations do not concern users
     warn_only()
     try:

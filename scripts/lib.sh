@@ -8,6 +8,9 @@ VENV_PYTHON=$ROOT/.venv/bin/python
 # Threads that wait must not spin: where other programs share the cores, that costs a factor of five.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
+# Files and output are UTF-8 in any locale.
+export PYTHONUTF8=${PYTHONUTF8:-1}
+
 die() {
     printf 'error: %s\n' "$1" >&2
     exit 1

@@ -1,1 +1,1 @@
-"""Commands that run a study and more: the quickstart, fine-tuning on GLUE, the committed results."""
+"""Commands above runs and studies: quickstart, GLUE, averages of checkpoints, costs, committed results."""

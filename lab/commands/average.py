@@ -118,7 +118,7 @@ def main(options: Namespace) -> None:
     checkpoints = [read_checkpoint(path.absolute()) for path in paths]
     state = average(checkpoints)
     if out.absolute().parent != checkpoints[0].path.parent:
-        keep_vocabulary(checkpoints[0].path.parent, out.absolute().parent)
+        keep_vocabulary(checkpoints[0].path.parent, out.absolute().parent, option="--output")
     with replacing(out, ".tmp") as partial:
         torch.save(state, partial)
         flush_to_disk(partial)

@@ -97,7 +97,7 @@ def continuations(cell: Cell) -> list[str]:
     """
     file = cell.folder / "continuations.txt"
     if file.exists():
-        return file.read_text().splitlines()
+        return file.read_text(encoding="utf-8").splitlines()
     if not cell.run.is_begun:
         return []
     data = open_prepared(cell.data_folder(), ("valid",))

@@ -22,6 +22,7 @@ class Measure:
     Accuracies are in percent, but for the paths in `shares`.
     The module `extras` of lab/publish has the tables and pictures that only this measure shows (EXTRAS), for
     studies with the axes `needs`.
+    A measure that `needs_start` compares the run with the checkpoint it started from.
     """
 
     module: str
@@ -32,6 +33,7 @@ class Measure:
     extras: str = ""
     needs: tuple[str, ...] = ()
     shares: str = ""
+    needs_start: bool = False
 
 
 TEXTS = ("language_modeling", "carried_language_modeling")
@@ -73,6 +75,7 @@ MEASURES = {
         "predictions* majority majority.* best_update",
         extras="encoders",
         needs=("task",),
+        needs_start=True,
     ),
     "image_classification": Measure(
         "accuracy",

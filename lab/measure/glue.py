@@ -150,7 +150,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
         "architecture": architecture_of(encoder),
         "parameters": count_parameters(start, data.folder),
         "pretraining_updates": start.updates,
-        "learning_rate": float(option(run.arguments, "--lr")),
+        "learning_rate": first_rate(encoder),
         "dev": dev,
         "metric": metric,
         "score": next(iter(dev.values()))[metric],
@@ -158,6 +158,11 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
         "majority": majority and {**majority, "score": majority[metric]},
         "best_update": encoder.updates,
     }
+
+
+def first_rate(encoder: Checkpoint) -> float:
+    """The learning rate of the first epoch."""
+    return encoder.groups["optimization"]["lr"][0]
 
 
 def best_weights(path: Path) -> Path:

@@ -211,6 +211,6 @@ def render(page: Page) -> str:
         is_text=lambda part: isinstance(part, str),
         is_heading=lambda part: isinstance(part, Heading),
         is_link=lambda cell: isinstance(cell, Link),
-        style=Markup((HERE / "page.css").read_text()),
-        script=Markup((HERE / "page.js").read_text()),
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )

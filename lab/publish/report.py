@@ -17,8 +17,9 @@ from lab.console import Parser
 from lab.errors import MALFORMED, UserError
 from lab.files import ROOT, begins, check_output, is_generated, read_json, shown_path, write_atomically
 from lab.publish.html import GENERATOR, Link, Page, Part, Section, Table, markdown_parts, png, render
-from lab.publish.report_runs import find_runs, is_aside, run_name, training_sections, written
+from lab.publish.report_runs import find_runs, run_name, training_sections, written
 from lab.publish.tables import shown, where
+from lab.run.folder import is_aside
 from lab.store import STORE, stored
 
 

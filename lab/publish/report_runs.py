@@ -18,7 +18,7 @@ from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, M
 from lab.publish.html import Cell, Link, Picture, Section, Table, curves
 from lab.publish.plots import Curve
 from lab.publish.tables import shown
-from lab.run.folder import LOG
+from lab.run.folder import LOG, is_aside
 from lab.run.log import run_figures
 
 # As printed, and bare as in fairseq's --log-file.
@@ -145,11 +145,6 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
             if log.is_file() and not is_aside(log, folder):
                 found.setdefault(log.resolve(), run_name(log.parent, folder))
     return [Run(name, log, *read_head(log), run_figures(log)) for log, name in found.items()]
-
-
-def is_aside(path: Path, folder: Path) -> bool:
-    """Whether --fresh has moved `path`, which lies in `folder`, aside."""
-    return any(part.startswith("earlier-") for part in path.relative_to(folder).parts)
 
 
 def run_name(place: Path, folder: Path) -> str:

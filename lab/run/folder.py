@@ -44,6 +44,8 @@ LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", *BESIDE_A_CHECKP
 HALF = ".????????.checkpoint*.pt.tmp"
 LEFT_BY_A_START = (LOG, *BESIDE_A_CHECKPOINT, HALF, "tensorboard/**/events.out.tfevents.*")
 """Files that a run writes before its first checkpoint, in its own folder."""
+ASIDE = re.compile(r"earlier-\d+")
+"""Names of the folders to which --fresh moves files."""
 SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
 """Names that fairseq gives to checkpoints."""
 
@@ -116,7 +118,7 @@ class RunFolder:
         """Remove all checkpoints except `kept`."""
         for path in self.checkpoints():
             if path != kept:
-                path.unlink()
+                path.unlink(missing_ok=True)  # another command may be doing the same
 
 
 def check_vocabulary(source: Path, save_dir: Path, option: str = "--save-dir") -> None:
@@ -130,13 +132,15 @@ def check_vocabulary(source: Path, save_dir: Path, option: str = "--save-dir") -
             )
 
 
-def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) -> None:
+def keep_vocabulary(
+    source: Path, save_dir: Path, failed_start: bool = False, option: str = "--save-dir"
+) -> None:
     """Copy the dictionary and tokeniser of `source`; UserError if another run's are there.
 
-    Those of a `failed_start` are replaced.
+    Those of a `failed_start` are replaced. `option` is the flag that names another folder.
     """
     if not failed_start:
-        check_vocabulary(source, save_dir)
+        check_vocabulary(source, save_dir, option)
     for name in VOCABULARY_FILES:
         kept, given = save_dir / name, source / name
         if given.is_file() and not (kept.is_file() and filecmp.cmp(kept, given, shallow=False)):
@@ -145,14 +149,15 @@ def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) ->
             kept.unlink(missing_ok=True)
 
 
-def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
-    """Move `left`, by default the files of a run in `folder`, to a new folder inside it, and say so.
+def left_by_a_run(folder: Path, data: Path | None = None) -> list[Path]:
+    """The files of a run in `folder`, without dictionary and tokeniser if it also holds the `data`."""
+    found = (path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern)))
+    kept = VOCABULARY_FILES if data and data.resolve() == folder.resolve() else ()
+    return list(dict.fromkeys(path for path in found if path.name not in kept))  # some match two patterns
 
-    Nothing is deleted.
-    """
-    if left is None:
-        found = (path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern)))
-        left = list(dict.fromkeys(found))  # a name may match two patterns
+
+def move_aside(folder: Path, left: Sequence[Path]) -> None:
+    """Move the files `left` in `folder` to a new folder inside it, and say so; nothing is deleted."""
     if not left:
         return
     number = 1
@@ -162,3 +167,8 @@ def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
     for path in left:
         path.rename(aside / path.name)
     print(f"moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
+
+
+def is_aside(path: Path, folder: Path) -> bool:
+    """Whether --fresh has moved `path`, which lies in `folder`, aside."""
+    return any(ASIDE.fullmatch(part) for part in path.relative_to(folder).parts)

@@ -235,9 +235,6 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
         if group not in groups:
             raise UserError(f"{config}: {group} is not a group of settings{suggestion(group, groups)}")
         mine = own.get(group) or {}
-        for found in (mine, values):
-            if not isinstance(found, dict):
-                raise UserError(f"{config}: {group} is {found!r}; write settings below it, as `name: value`")
         if group in NAME_FLAGS and not isinstance(values.get("_name"), str):
             raise UserError(f"{config}: {group} needs a _name")
         fields = group_fields(group, values.get("_name"))

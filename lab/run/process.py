@@ -20,7 +20,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any, BinaryIO
 from conventions import INTERRUPTED, STOPPED
 from conventions.files import open_to_append
 from lab import children
-from lab.errors import PEER_ENDED, UserError, explain, unexpected
+from lab.errors import PEER_ENDED, UserError
 
 ONLY_FOR_SCORES = ("sklearn", "sklearn.metrics", "scipy.stats")
 """Libraries whose functions fairseq imports to score predictions."""
@@ -262,11 +261,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        sentence = explain(error)
-        if sentence is None:
-            traceback.print_exc(file=sys.stdout)
-            sentence = unexpected(error)
-        children.end_with_error(sentence)
+        children.end_with(error)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Experiment:
 
     def get(self, group: str, key: str, default: Any = None) -> Any:
         """One setting, `default` if the YAML lacks it."""
-        return (self.settings.get(group) or {}).get(key, default)
+        return self.settings.get(group, {}).get(key, default)
 
     def data_folder(self) -> Path | None:
         """The prepared corpus the YAML names; a relative path counts from the project's root."""
@@ -108,7 +108,7 @@ class Experiment:
         return [word for group in self.settings for word in self._group_flags(group, without)]
 
     def _group_flags(self, group: str, without: Collection[str]) -> Iterator[str]:
-        settings = self.settings[group] or {}  # as in an unfinished YAML
+        settings = self.settings[group]
         if "_name" in settings and group in NAME_FLAGS:
             yield from (NAME_FLAGS[group], settings["_name"])
         for key, value in settings.items():
@@ -137,13 +137,24 @@ def compose_experiment(config: Path) -> Experiment:
         with initialize_config_dir(str(folder), version_base="1.1"):
             composed = compose(name)
         check_interpolations(config, OmegaConf.to_container(composed, resolve=False))
+        own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
         settings = OmegaConf.to_container(composed, resolve=True)
     except MissingConfigException as error:
         raise UserError(missing_base(config, folder, str(error.missing_cfg_file))) from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{config} cannot be read: {reason}") from None
-    return Experiment(config, settings)
+    own.pop("defaults", None)
+    for found in (own, settings):
+        check_mappings(config, found)
+    return Experiment(config, {group: values or {} for group, values in settings.items()})
+
+
+def check_mappings(config: Path, settings: Mapping[str, Any]) -> None:
+    """UserError unless each group of settings is a mapping, or empty as in an unfinished YAML."""
+    for group, values in settings.items():
+        if values is not None and not isinstance(values, dict):
+            raise UserError(f"{config}: {group} is {values!r}; write settings below it, as `name: value`")
 
 
 def check_interpolations(config: Path, value: Any) -> None:

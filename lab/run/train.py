@@ -23,6 +23,7 @@ from lab.run.folder import (
     RunFolder,
     check_vocabulary,
     keep_vocabulary,
+    left_by_a_run,
     move_aside,
 )
 from lab.run.plan import RunPlan
@@ -89,7 +90,7 @@ def take_up(
     """
     path = folder.path
     if fresh:
-        move_aside(path)
+        move_aside(path, left_by_a_run(path, data))
     failed_start = folder.is_failed_start
     if data and not failed_start:
         check_vocabulary(data, path, folder.option)
@@ -100,7 +101,7 @@ def take_up(
         check_output(path / RUN_DATA, DATA_RECORD, option=folder.option)
         advice = f"move it away, or choose another {folder.option}" if folder.command else ADVICE
         keep_data_record([data], path, start is not None, "data" in allowed, advice)
-        keep_vocabulary(data, path, failed_start)
+        keep_vocabulary(data, path, failed_start, folder.option)
     return start
 
 

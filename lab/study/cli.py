@@ -31,8 +31,10 @@ from lab.errors import UserError, suggestion
 from lab.files import MARK, RESULTS, ROOT, check_output_folder, fingerprint, made_folder, run_lock, shown_path
 from lab.provenance import portable_command
 from lab.publish.tables import grouped
+from lab.run.folder import RunFolder
 from lab.run.log import run_figures
 from lab.run.process import import_quickly
+from lab.store import place_of
 from lab.study.cells import (
     Cell,
     Plan,
@@ -124,6 +126,8 @@ def parse(words: Sequence[str]) -> Namespace:
             f"--list shows every study; leave {shlex.join(others)} out, or show the cells of one study with "
             "--status"
         )
+    if (options.status or options.dry_run) and (options.jobs or options.source):
+        parser.error("--jobs and --source go with a run, not with --status or --dry-run")
     if options.study and study is None:
         raise UserError(f"name the study first: {COMMAND} {options.study} ...")
     return Namespace(**{**vars(options), "study": study, "flags": flags})
@@ -475,16 +479,30 @@ def refusal(cell: Cell) -> str:
 def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
     """Where all cells are finished, print where the best run's weights are, and remove all others.
 
-    With `keep: all` they stay.
+    The runs of earlier commands count, too. With `keep: all` all weights stay.
     """
-    for group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).values():
+    study, out = cells[0].study, cells[0].plan.out
+    measured = grouped(read_records(out, study), lambda record: other_choices(record["cell"], best.axis))
+    for choices, group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).items():
         records = [record for cell in group if not refusal(cell) and (record := cell.record())]
-        scores = [best.order(value) for value in numbers(best.figure, records)]
-        if len(scores) < len(group):
-            continue
-        chosen = group[scores.index(max(scores))]
-        for cell in group:
-            if cell.study.keep != "all" and cell.folder != chosen.folder:
-                cell.run.keep_only(None)
-        if chosen.run.is_begun:
-            print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")
+        if len([*numbers(best.figure, records)]) == len(group):
+            keep_best_of(best, measured[choices], study, out)
+
+
+def keep_best_of(best: Best, records: Iterable[Record], study: Study, out: Path) -> None:
+    """Keep the weights of the best of these runs that has any, and say where if no other run was better."""
+    scores = {
+        out / place_of(record).with_suffix(""): best.order(value)
+        for record in records
+        if (value := best.figure(record)) is not None
+    }
+    runs = [run for folder in scores if (run := RunFolder(folder)).is_begun]
+    if not runs:
+        return
+    chosen = max(runs, key=lambda run: scores[run.path])
+    for run in runs:
+        if study.keep != "all" and run != chosen:
+            run.keep_only(None)
+    if scores[chosen.path] == max(scores.values()):
+        name = ", ".join(chosen.path.relative_to(out).parts)
+        print(f"{name}: best weights in {shown_path(chosen.path)}")

@@ -316,6 +316,11 @@ def _study(path: Path, keys: StudyKeys) -> Study:
         check_placeholders(path, key, getattr(keys, key), axes)
     if keys.start:
         check_known(keys.start, (GIVEN, *study_names()), f"{path}: start names no study {keys.start!r}")
+    elif MEASURES[keys.evaluate].needs_start:
+        raise UserError(
+            f"{path}: evaluate: {keys.evaluate} measures fine-tuned models; name the study that trains them "
+            f"as start, or write start: {GIVEN}"
+        )
     settings = with_text_keys(keys.settings)
     check_groups(settings, f"{path}: settings")
     extras = read_extras(path, keys, axes)

@@ -27,7 +27,6 @@ from lab.files import (
     fingerprint,
     is_generated,
     marked,
-    read_json,
     renewed,
     run_lock,
     shown_path,
@@ -52,13 +51,13 @@ from lab.study.cells import Cell, Plan
 from lab.study.declaration import plotted_by
 from lab.study.records import (
     OLDER,
-    PATTERN,
     all_records,
     best_note,
     best_records,
     gather,
     named_study,
     other_choices,
+    read_files,
     settings_mark,
 )
 from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
@@ -516,7 +515,8 @@ def other_study(study: Study, page: Path) -> str | None:
     """The study that a page with another title is about, by the records beside it; None if it is this one."""
     if not is_generated(page) or f"\n# {study.about}\n" in page.read_text(encoding="utf-8"):
         return None
-    records = [*map(read_json, page.parent.glob(PATTERN)), *stored(page.parent).values()]
+    loose = [record for _, record in read_files(page.parent)]
+    records = [*loose, *stored(page.parent).values()]
     names = {named_study(record) for record in records} - {None, study.name}
     return min(names, default=None)
 

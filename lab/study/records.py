@@ -9,6 +9,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_unless_moved, shown_path
 from lab.publish.tables import grouped
+from lab.run.folder import is_aside
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.schema import (
     Best,
@@ -44,7 +46,7 @@ def all_records(folder: Path, study: Study) -> list[Record]:
     """The records of a study in `folder`, runs of tuning included.
 
     They are in single files, or in the store of the folder; the file of a cell comes first. The records of
-    other studies are passed over, as are files that lie deeper or less deep than a record.
+    other studies are passed over, and so is what --fresh has moved aside.
 
     Raises:
         UserError: naming a file that is not JSON, a record in another place than its cell's, or an incomplete
@@ -59,13 +61,9 @@ def all_records(folder: Path, study: Study) -> list[Record]:
 
 
 def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
-    """The records of a study in single files; raises UserError as `read_records` does."""
+    """The records of a study in single files; raises UserError as `all_records` does."""
     found = {}
-    for path in sorted(folder.glob(PATTERN)):
-        try:
-            record = read_unless_moved(path)
-        except FileNotFoundError:
-            continue
+    for path, record in read_files(folder):
         other = named_study(record) not in (None, study.name)
         is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
@@ -73,6 +71,17 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
         check_record(path, record, folder, study)
         found[path] = record
     return found
+
+
+def read_files(folder: Path) -> Iterator[tuple[Path, Any]]:
+    """Files with the name of a record, of any study, and their content.
+
+    Those that --fresh has moved aside are left out. Raises UserError for a file that is not JSON.
+    """
+    for path in sorted(folder.glob(PATTERN)):
+        if not is_aside(path, folder):
+            with suppress(FileNotFoundError):  # another process has just moved it into the store
+                yield path, read_unless_moved(path)
 
 
 def gather(folder: Path, study: Study, check: bool) -> list[Path]:

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -22,10 +21,10 @@ import torch
 
 from conventions import INTERRUPTED
 from conventions.files import open_to_append
-from lab.children import end_with_error, end_with_parent
+from lab.children import end_with, end_with_parent
 from lab.console import warn_only
 from lab.data.prepared import has_valid, identify
-from lab.errors import Diverged, UserError, explain, unexpected
+from lab.errors import Diverged, UserError
 from lab.files import flush_to_disk, shown_path, write_json
 from lab.measure import MEASURES, TrainedRun, measuring
 from lab.provenance import environment
@@ -198,12 +197,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        sentence = explain(error)
-        if sentence is None:
-            with cell.run.log.open("a") if cell.folder.is_dir() else sys.stderr as out:
-                traceback.print_exc(file=out)
-            sentence = unexpected(error)
-        end_with_error(sentence, SETTINGS_ARE_WRONG if isinstance(error, WrongSettings) else 1)
+        code = SETTINGS_ARE_WRONG if isinstance(error, WrongSettings) else 1
+        end_with(error, code, cell.run.log if cell.folder.is_dir() else None)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)
 
 

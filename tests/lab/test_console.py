@@ -133,3 +133,13 @@ def test_an_empty_name_is_no_file():
 
 def test_numbers_of_things():
     assert [number_of(n, "runs") for n in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]
+
+
+def test_a_letter_that_the_locale_lacks_is_escaped(root):
+    done = subprocess.run(
+        [sys.executable, "-m", "lab", "prepare", "glue", "--help"],
+        cwd=root,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert done.returncode == 0 and b"\\u" in done.stdout, done.stderr

@@ -61,6 +61,12 @@ def test_syntax_and_settings(path):
     assert "set -euo pipefail" in text or not os.access(path, os.X_OK)
 
 
+def test_commands_read_and_write_utf_8_in_any_locale():
+    line = f"source '{ROOT}/scripts/lib.sh'; python3 -c 'import sys; print(sys.flags.utf8_mode)'"
+    done = run("bash", "-c", line, LC_ALL="C.UTF-8", PYTHONUTF8="")
+    assert done.stdout == "1\n", done.stderr
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda p: p.name)
 def test_help_does_not_set_anything_up(path):
     done = run(path, "--help", TORCH_SPEC="torch==0.0")

@@ -14,6 +14,7 @@ from lab.measure import glue as evaluation
 from lab.measure import glue as predict_glue
 from lab.measure.accuracy import most_frequent
 from lab.measure.glue import best_weights, decide, read_targets, score
+from lab.run.checkpoint import Checkpoint
 from tests.helpers.encoders import ROWS
 
 RUN = "0.01/seed1"
@@ -105,6 +106,12 @@ def test_the_majority_is_that_of_train(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_of_several_rates_the_first_is_recorded(tmp_path):
+    for rates in ([0.25], [1e-5, 1e-6]):
+        checkpoint = Checkpoint(tmp_path, {"cfg": {"optimization": {"lr": rates}}})
+        assert evaluation.first_rate(checkpoint) == rates[0]
+
+
 def test_correlations():
     """Pearson by hand: of (1, 2, 4) and (1, 2, 3) 3 / sqrt(14/3 * 2); Spearman takes the ranks."""
     found = score(TASKS["STS-B"], np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))

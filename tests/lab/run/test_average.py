@@ -109,3 +109,11 @@ def test_mistakes(words, message, refused, unfit):
         words += ["--output", unfit / "average.pt"]
     assert re.search(message, refused(COMMAND, "--inputs", *words))
     assert {path: path.read_bytes() for path in unfit.iterdir()} == before
+
+
+def test_a_folder_with_another_dictionary_is_refused_with_the_option_of_this_command(refused, run, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "dict.txt").write_text("another 1\n")
+    words = ["--inputs", run, "--num-update-checkpoints", 2, "--output", other / "average.pt"]
+    assert f"another dictionary than {run}; choose another --output" in refused(COMMAND, *words)

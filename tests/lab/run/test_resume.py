@@ -12,7 +12,7 @@ import torch
 from lab.errors import UserError, explain
 from lab.files import run_lock, write_json
 from lab.run.checkpoint import find_resume_point, newest_whole, read_whole
-from lab.run.folder import RunFolder, move_aside
+from lab.run.folder import RunFolder, left_by_a_run, move_aside
 from lab.run.train import complete_save, is_finished, take_up
 from tests.helpers.damages import DAMAGES
 
@@ -89,7 +89,7 @@ def test_fresh_removes_nothing(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("precious")
     (tmp_path / "checkpoint_last.test.carried.md").write_text("measured with the old weights")
     (tmp_path / "earlier-1").mkdir()
-    move_aside(tmp_path)
+    move_aside(tmp_path, left_by_a_run(tmp_path))
     assert "earlier-2: checkpoint_last.pt, checkpoint_last.test.carried.md" in capsys.readouterr().out
     assert (tmp_path / "earlier-2" / "checkpoint_last.pt").is_file() and (tmp_path / "thesis.tex").is_file()
     assert find_resume_point(tmp_path) is None
@@ -98,7 +98,7 @@ def test_fresh_removes_nothing(tmp_path, capsys):
 def test_fresh_moves_a_file_once_whose_name_has_two_endings(tmp_path):
     for name in ("checkpoint_best.pt", "checkpoint_best.pt.json"):
         (tmp_path / name).write_text(name)
-    move_aside(tmp_path)
+    move_aside(tmp_path, left_by_a_run(tmp_path))
     assert sorted(path.name for path in (tmp_path / "earlier-1").iterdir()) == [
         "checkpoint_best.pt",
         "checkpoint_best.pt.json",
@@ -121,6 +121,17 @@ def test_fresh_keeps_what_the_earlier_checkpoints_need_and_takes_another_diction
     for name in ("checkpoint_last.pt", "train.log", "dict.txt", "data.json", "run.json", "glue_task.json"):
         assert (aside / name).read_bytes() == before[name]
     assert (folder / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
+
+
+def test_fresh_leaves_the_dictionary_where_the_run_lies_beside_its_data(corpus, tmp_path, monkeypatch):
+    for path in corpus.iterdir():
+        if path.name != "preparation.json":  # as fairseq-preprocess leaves them
+            shutil.copy(path, tmp_path / path.name)
+    write(tmp_path / "checkpoint_last.pt", 25)
+    monkeypatch.chdir(tmp_path)
+    assert take_up(RunFolder(tmp_path), Path("."), None, fresh=True) is None
+    assert (tmp_path / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
+    assert [path.name for path in (tmp_path / "earlier-1").iterdir()] == ["checkpoint_last.pt"]
 
 
 @pytest.mark.parametrize(("saved", "other"), [("best", "last"), ("last", "best")])

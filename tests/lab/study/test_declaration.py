@@ -251,6 +251,7 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
             },
             "bootstrap needs the predictions that evaluate: glue keeps",
         ),
+        ({"evaluate": "glue"}, "evaluate: glue measures fine-tuned models; name the study that trains them"),
         *(
             ({"claims": [{**CLAIM, "test": BETTER, "paper": {**PAPER, **given}}]}, said)
             for given, said in (
@@ -453,6 +454,21 @@ def test_no_row_joins_choices_that_another_table_tells_apart(study_file):
         read({})
     read({"only": {"lr": "2"}})
     read({}, best={"axis": "lr", "lowest": "loss_nats"})
+
+
+@pytest.mark.parametrize("group", ["common: 5", "common: false", "model: transnormer_t1", "common: [a]"])
+def test_a_training_yaml_with_a_value_in_place_of_settings_is_refused(study_with, tmp_path, group):
+    config = tmp_path / "training.yaml"
+    config.write_text(f"task: {{_name: copy}}\n{group}\n")
+    with pytest.raises(UserError, match=f"{config.name}: {group.partition(':')[0]} is .*; write settings"):
+        cells(study_with(config=str(config), axes={"method": ["elu"]}, claims=[]))
+
+
+def test_a_group_may_be_empty(tmp_path):
+    config = tmp_path / "training.yaml"
+    config.write_text("task: {_name: copy}\ncommon:\n")
+    experiment = compose_experiment(config)
+    assert experiment.changed({"common": {"seed": 3}}).flags() == ["--task", "copy", "--seed", "3"]
 
 
 @pytest.mark.parametrize("config", ["configs/nowhere/{preset}.yaml", "configs/copy/tinny.yaml"])

@@ -280,6 +280,40 @@ def test_weights_of_the_best_run_are_kept_once_all_are_finished(tmp_path, values
     assert len(list(tmp_path.rglob("train.log"))) == 3
 
 
+def with_weights(cells_and_values):
+    """Write a record and weights of each cell."""
+    for cell, value in cells_and_values:
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "checkpoint_best.pt").touch()
+        write_record(cell, record_of(cell.key, made_up(cell.values["lr"], 1, value)["found"]))
+
+
+@pytest.mark.parametrize(("first", "second", "best"), [(90.0, 50.0, 0), (50.0, 90.0, 1), (70.0, 70.0, 1)])
+def test_the_best_of_all_commands_is_kept(first, second, best, tmp_path, capsys):
+    (tmp_path / "start.pt").touch()
+    study, places = read_study("glue"), {"out": tmp_path / "out", "data": tmp_path}
+    found = cells(study, {"task": ["RTE"], "lr": ["3e-5", "1e-5"]}, start=tmp_path / "start.pt", **places)
+    folders = [cell.folder for cell in found]
+    with_weights([(found[0], first)])
+    keep_best_weights(study.best, found[:1])
+    assert capsys.readouterr().out.endswith(f"best weights in {folders[0]}\n")
+    with_weights([(found[1], second)])
+    keep_best_weights(study.best, found[1:])
+    assert capsys.readouterr().out.endswith(f"best weights in {folders[best]}\n")
+    assert [path.parent for path in tmp_path.rglob("checkpoint_best.pt")] == [folders[best]]
+
+
+def test_weights_stay_where_those_of_the_best_run_are_gone(tmp_path, capsys):
+    (tmp_path / "start.pt").touch()
+    study, places = read_study("glue"), {"out": tmp_path / "out", "data": tmp_path}
+    found = cells(study, {"task": ["RTE"], "lr": ["3e-5", "1e-5"]}, start=tmp_path / "start.pt", **places)
+    with_weights(zip(found, (90.0, 50.0), strict=True))
+    (found[0].folder / "checkpoint_best.pt").unlink()
+    keep_best_weights(study.best, found)
+    assert capsys.readouterr().out == ""
+    assert [path.parent for path in tmp_path.rglob("checkpoint_best.pt")] == [found[1].folder]
+
+
 @pytest.mark.parametrize(("table", "which"), [("transnormer_05_glue", 0), ("lln_01_glue", 1)])
 def test_averages_are_those_of_the_papers(table, which):
     """TransNormer counts a dash as 0 and rounds to two decimals; most rows of LLN are cut to one."""

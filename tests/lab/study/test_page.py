@@ -24,7 +24,15 @@ from lab.store import STORE
 from lab.study import records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
-from lab.study.page import check_one_setting, pictures_of, publish, shown_records, tuned_table, write_page
+from lab.study.page import (
+    check_one_setting,
+    check_replaceable,
+    pictures_of,
+    publish,
+    shown_records,
+    tuned_table,
+    write_page,
+)
 from lab.study.records import best_records, read_records
 from lab.study.schema import Best, PaperColumn, follow, parse_expression
 from lab.study.table import AT_BASELINE, claimed_records, verdicts, write_table
@@ -674,6 +682,24 @@ def test_the_page_of_another_study_is_not_replaced(study_file, study_with, tmp_p
     with pytest.raises(UserError, match=r"is the page of the study tiny; choose another --out"):
         check_out(cells(other, out=out))
     assert (out / "README.md").read_text() == page
+
+
+def test_a_record_moved_meanwhile_says_nothing_of_the_page(study_file, study_with, tmp_path, monkeypatch):
+    """Another process has just gathered it into the store."""
+    study = read_study(study_file)
+    written(study, tmp_path)
+    publish(study, tmp_path)
+    moved = next(tmp_path.rglob("seed*.json"))
+    opened = Path.is_file
+
+    def is_file(path):
+        if path == moved:
+            path.unlink(missing_ok=True)
+        return opened(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    check_replaceable(study_with(about="The same study, called otherwise"), [tmp_path / "README.md"])
+    assert not moved.exists()
 
 
 @pytest.mark.parametrize(

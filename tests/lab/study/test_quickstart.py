@@ -10,10 +10,11 @@ import pytest
 
 from lab.commands import quickstart
 from lab.errors import UserError
-from lab.files import ROOT, begin, run_lock
-from lab.run.log import read_records
-from lab.store import STORE
-from lab.study.page import PAGE
+from lab.files import RESULTS, ROOT, begin, run_lock, write_json
+from lab.run import log as logs
+from lab.store import STORE, stored
+from lab.study.page import PAGE, publish
+from lab.study.records import read_records
 
 UPDATES = 20  # the log has every tenth
 
@@ -29,7 +30,7 @@ def updates(log: Path) -> list[int]:
     if not log.exists():
         return []
     with log.open() as lines:
-        return [int(r["num_updates"]) for kind, r in read_records(lines) if kind == "train_inner"]
+        return [int(r["num_updates"]) for kind, r in logs.read_records(lines) if kind == "train_inner"]
 
 
 def interrupt(out: Path) -> str:
@@ -119,6 +120,16 @@ def test_fresh_moves_a_store_aside_and_nothing_continues_without_a_checkpoint(ce
     quickstart.start_over(cells)
     assert {path.name for path in tmp_path.iterdir()} == {"earlier-1"}
     assert (tmp_path / "earlier-1" / STORE).is_file()
+
+
+def test_fresh_starts_over_beside_the_earlier_records(cells, tmp_path):
+    study, committed = cells[0].study, stored(RESULTS / "quickstart")
+    for place, record in committed.items():
+        write_json(tmp_path / place, record)
+    assert len(read_records(tmp_path, study)) == len(committed)
+    quickstart.start_over(cells)
+    assert len([*(tmp_path / "earlier-1").rglob("seed1.json")]) == len(committed)
+    assert read_records(tmp_path, study) == [] and publish(study, tmp_path) == []
 
 
 def test_fresh_leaves_a_run_that_is_at_work(cells):
