@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from conventions import PREPARED, RUN_DATA
+from conventions import RUN_DATA
+from conventions.content import manifest_of
 from lab.data.bundled_corpus import CORPUS as BUNDLED
 from lab.data.prepared import CORPUS, TEXT
 from lab.data.published import CORPORA
@@ -122,7 +123,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _trained_on(folder: Path) -> dict[str, Any]:
     """The manifest of the prepared folder that `folder` was trained on, while that exists."""
     named = _read(folder / RUN_DATA).get("data")
-    manifest = _read(Path(named) / PREPARED) if named else {}
+    manifest = (manifest_of(Path(named)) if named else None) or {}
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
