@@ -99,10 +99,6 @@ def without(key):
         (lambda folder: (folder / "test.images.npy").unlink(), "has no test.images.npy"),
         (lambda folder: (folder / "test.images.npy").write_bytes(b"\x93NUMPY"), "is damaged"),
         (lambda folder: (folder / "preparation.json").write_text("{"), "preparation.json is damaged"),
-        (
-            lambda folder: (folder / "preparation.json").write_text('{"splits": []}'),
-            "preparation.json is damaged",
-        ),
         (without("height"), "holds no prepared images"),
         (without("splits"), "holds no prepared images"),
         (lambda folder: (folder / "preparation.json").unlink(), "holds no prepared images"),

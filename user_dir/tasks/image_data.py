@@ -1,5 +1,6 @@
 """A folder that data-prep/images.sh wrote: images of one size, and their classes."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from conventions import PREPARED
-from conventions.content import manifest_of
 from conventions.files import check_no_pipe
 
 from ..errors import UserError
@@ -40,7 +40,6 @@ class ImageData:
 
     folder: Path
     shape: ImageShape
-    splits: dict[str, Any]
     manifest: dict[str, Any]
 
     def images(self, split: str) -> np.ndarray:
@@ -48,8 +47,8 @@ class ImageData:
 
         Raises UserError for a split that is missing, empty or damaged, or has a level out of range.
         """
-        if split not in self.splits:
-            known = ", ".join(self.splits)
+        if split not in self.manifest["splits"]:
+            known = ", ".join(self.manifest["splits"])
             raise UserError(f"the data folder {self.folder} has no split {split}; it has {known}")
         shape, path = self.shape, self.folder / f"{split}.images.npy"
         images = load_array(self.folder, path.name, PREPARE, mmap_mode="r")
@@ -84,11 +83,11 @@ def open_image_data(folder: Path) -> ImageData:
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/images.sh")
     check_no_pipe(folder)
-    manifest = manifest_of(folder) or {}
     try:
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         shape = ImageShape(*(int(manifest[name]) for name in ImageShape.__dataclass_fields__))
-        return ImageData(folder, shape, manifest["splits"], manifest)
-    except (KeyError, TypeError):
+        return ImageData(folder, shape, {**manifest, "splits": dict(manifest["splits"])})
+    except (FileNotFoundError, KeyError, TypeError):
         raise UserError(f"{folder} holds no prepared images; {PREPARE}") from None
     except ValueError:
         raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
