@@ -12,6 +12,8 @@ from conventions import PREPARED, UserError
 PREPARE = "prepare it again with a script of data-prep/"
 HASHES = "sha256"
 """Key of a manifest: the sha256 of every file, by its name."""
+COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
+"""The counts of a split; some kinds of data lack some of them."""
 State = Sequence[Any]
 """Bytes of a file, time of its last change, sha256."""
 
@@ -44,17 +46,30 @@ def hashes_of(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The `preparation.json` of a folder; None without one, UserError if it is not a JSON object."""
+    """The `preparation.json` of a folder; None without one, UserError if it is damaged."""
     path = folder / PREPARED
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
         manifest = None
-    if not isinstance(manifest, dict):
+    if not is_manifest(manifest):
         raise UserError(f"{path} is damaged; {PREPARE}")
     return manifest
+
+
+def is_manifest(found: Any) -> bool:
+    """Whether this is a JSON object whose splits, sizes and counts, if any, are as data-prep/ writes them."""
+    if not isinstance(found, dict):
+        return False
+    splits, sizes = found.get("splits", {}), found.get("files", {})
+    if not isinstance(splits, dict) or not isinstance(sizes, dict):
+        return False
+    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
+    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
+    counts += [*sizes.values(), *([] if found.get("vocabulary") is None else [found["vocabulary"]])]
+    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def _prepared(folder: Path) -> tuple[dict[str, str], set[str]]:

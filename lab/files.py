@@ -113,6 +113,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; UserError if it cannot be read or holds something else."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no JSON object; move it away or restore it")
+    return found
+
+
 def read_unless_moved(path: Path) -> Any:
     """`read_json` of a record, which another process may just have moved into the store of its study.
 

@@ -18,8 +18,6 @@ from lab.errors import UserError
 from lab.files import known_sha256
 
 SPLITS = ("train", "valid", "test")
-COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
-"""The counts of a split; some kinds of data lack some of them."""
 
 WORDS, PIECES, BYTE_PAIRS = "words", "sentencepiece", "gpt2"
 """The tokenisers, as `tokenizer` in preparation.json."""
@@ -117,8 +115,6 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
         raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
     check_no_pipe(folder)
     manifest = manifest_of(folder) or {}
-    if not is_manifest(manifest):
-        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}")
     data = PreparedData(folder, manifest)
     check_dictionary(data.dictionary)
     size = manifest.get("files", {}).get(DICTIONARY)
@@ -144,7 +140,7 @@ def read_manifest(folder: Path, advice: str = TO_READ) -> dict | None:
         manifest = manifest_of(folder)
     except (OSError, UserError):
         manifest = None
-    if not manifest or not is_manifest(manifest) or "files" not in manifest:
+    if not manifest or "files" not in manifest:
         raise UserError(f"{folder} exists but holds no prepared corpus; {advice}")
     for name, size in manifest["files"].items():
         file = folder / name
@@ -154,17 +150,6 @@ def read_manifest(folder: Path, advice: str = TO_READ) -> dict | None:
                 "and prepare again"
             )
     return manifest
-
-
-def is_manifest(manifest: dict[str, Any]) -> bool:
-    """True if the manifest has the expected schema."""
-    splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
-    if not isinstance(splits, dict) or not isinstance(sizes, dict):
-        return False
-    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
-    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
-    counts += [*sizes.values(), *(manifest[key] for key in ("vocabulary",) if key in manifest)]
-    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def read_row_lengths(index: Path) -> tuple[array, int]:

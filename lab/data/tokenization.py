@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import islice
@@ -42,6 +42,9 @@ from lab.provenance import usable_cores
 
 SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 """What every fairseq dictionary starts with and its file leaves out."""
+
+RESERVED = frozenset(SPECIAL_SYMBOLS) - {"<unk>"}
+"""What a text of words must not hold; its own `<unk>` means what fairseq's means."""
 
 UNKNOWN_WORD = "\u2581<unk>"
 """WikiText's own `<unk>`, as one piece: a word of the text, not fairseq's symbol for unknown pieces."""
@@ -240,6 +243,7 @@ def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEnco
     for name in (DICTIONARY, *(encoder.files if encoder else ())):
         shutil.copyfile(source / name, folder / name)
     if encoder is None:
+        refuse_own_symbols(texts)
         return WORDS
     ready = encoder(folder)
     for path in texts.values():
@@ -249,6 +253,7 @@ def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEnco
 
 def count_words(texts: dict[str, Path]) -> str:
     """Take the words of the train split; the text stays as it is; only the dictionary is written."""
+    refuse_own_symbols(texts)
     counts: Counter[str] = Counter()
     for line in _lines(texts["train"]):
         counts.update(line.split())
@@ -258,6 +263,20 @@ def count_words(texts: dict[str, Path]) -> str:
     dictionary.finalize(padding_factor=WORDS_MULTIPLE)
     dictionary.save(str(texts["train"].with_name(DICTIONARY)))
     return WORDS
+
+
+def refuse_own_symbols(texts: Mapping[str, Path]) -> None:
+    """UserError if a word of a split is a symbol of fairseq's own, but for `<unk>`.
+
+    A model gets no loss for `<pad>`, and takes `</s>` for the end of a line.
+    """
+    for split, path in texts.items():
+        for number, line in enumerate(_lines(path), 1):
+            if found := RESERVED.intersection(line.split()):
+                raise UserError(
+                    f"line {number} of the {split} split has the word {min(found)}, a symbol of fairseq's "
+                    "own; take it out of the text, or give --tokenizer sentencepiece"
+                )
 
 
 def learn_pieces(

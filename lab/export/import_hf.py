@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from lab.errors import UserError, suggestion
+from lab.errors import MALFORMED, UserError, suggestion
 from lab.export.exported import WEIGHTS
 from lab.files import (
     ROOT,
@@ -26,7 +26,7 @@ from lab.files import (
     check_output_folder,
     fingerprint,
     flush_to_disk,
-    read_json,
+    read_object,
     replacing,
     sha256_of,
     shown_path,
@@ -83,6 +83,7 @@ FLAGS = {
     "attention_probs_dropout_prob": "--attention-dropout",
 }
 POSITIONS_KEY = "max_position_embeddings"
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", POSITIONS_KEY)
 TYPES = "embeddings.token_type_embeddings.weight"
 
 COMMAND = "import_hf.sh"
@@ -110,9 +111,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"there is no folder {folder}; name the one with config.json and the weights")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no config.json; name the folder with config.json and the weights")
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} holds no configuration; get it again")
+    config = read_object(folder / "config.json")
     needed = {
         "model_type": ("roberta",),
         "hidden_act": ACTIVATIONS,
@@ -131,6 +130,11 @@ def read_config(folder: Path) -> dict[str, Any]:
             )
     if absent := [key for key in (*FLAGS, POSITIONS_KEY) if key not in config]:
         raise UserError(f"{folder / 'config.json'} lacks {', '.join(absent)}; get it again")
+    for key in SIZES:
+        if type(config[key]) is not int:
+            raise UserError(
+                f"{folder / 'config.json'} has {key} {config[key]!r}, not a whole number; get it again"
+            )
     return config
 
 
@@ -200,12 +204,15 @@ def new_name(name: str) -> str | None:
 def read_vocabulary(folder: Path) -> dict[str, int] | None:
     """Each token's index, of vocab.json or else tokenizer.json; None if neither is there."""
     if (folder / "vocab.json").is_file():
-        return read_json(folder / "vocab.json")
+        return read_object(folder / "vocab.json")
     if (folder / "tokenizer.json").is_file():
-        whole = read_json(folder / "tokenizer.json")
-        vocabulary = whole.get("model", {}).get("vocab")
-        if isinstance(vocabulary, dict):
-            return vocabulary | {token["content"]: token["id"] for token in whole.get("added_tokens", [])}
+        whole = read_object(folder / "tokenizer.json")
+        try:
+            vocabulary = whole.get("model", {}).get("vocab")
+            if isinstance(vocabulary, dict):
+                return vocabulary | {token["content"]: token["id"] for token in whole.get("added_tokens", [])}
+        except MALFORMED:
+            raise UserError(f"{folder / 'tokenizer.json'} is not a tokeniser's; get it again") from None
     return None
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import yaml
 
-from conventions import PREPARED, RUN_DATA
+from conventions import RUN_DATA
+from conventions.content import manifest_of
 from lab.data.bundled_corpus import CORPUS as BUNDLED
 from lab.data.prepared import CORPUS, TEXT
 from lab.data.published import CORPORA
 from lab.files import MARK, read_json
 from lab.provenance import commit
-from lab.run.checkpoint import Checkpoint
+from lab.run.checkpoint import Checkpoint, own_name
 from lab.store import stored
 
 PERPLEXITY_TASKS = ("language_modeling", "carried_language_modeling", "masked_lm")
@@ -98,7 +99,8 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     """Everything recorded about the run; UserError if a file cannot be read.
 
     The figures come from the records of eval_ppl.sh and lab.sh evaluate mlm, else of a study, else from the
-    validation during training. A record of another number of updates, or on another corpus, is ignored.
+    validation during training. A record of another architecture or number of updates, or on another corpus,
+    is ignored.
     """
     path, made = checkpoint.path, checkpoint.updates
     study = {} if checkpoint.averaged else _study_record(path.parent, made)
@@ -122,7 +124,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _trained_on(folder: Path) -> dict[str, Any]:
     """The manifest of the prepared folder that `folder` was trained on, while that exists."""
     named = _read(folder / RUN_DATA).get("data")
-    manifest = _read(Path(named) / PREPARED) if named else {}
+    manifest = (manifest_of(Path(named)) if named else None) or {}
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
@@ -132,12 +134,19 @@ def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[Evaluation]:
     for split in SPLITS:
         result = _read(checkpoint.path.with_suffix(f".{split}.json"))
         on = result.get(CORPUS) or corpus
-        same = result.get("updates") == checkpoint.updates
-        same = same and result.get("averaged", []) == checkpoint.averaged
-        if same and not result.get("model_overrides") and on == (corpus or on):
+        if _is_of(result, checkpoint) and not result.get("model_overrides") and on == (corpus or on):
             perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")
             found += _evaluation(split, *perplexities, _command(result))
     return found
+
+
+def _is_of(result: dict[str, Any], checkpoint: Checkpoint) -> bool:
+    """Whether a result is of these weights, as far as it says."""
+    return (
+        result.get("updates") == checkpoint.updates
+        and result.get("averaged", []) == checkpoint.averaged
+        and own_name(result.get("architecture", checkpoint.architecture)) == own_name(checkpoint.architecture)
+    )
 
 
 def _command(result: dict[str, Any]) -> str:

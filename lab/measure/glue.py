@@ -18,7 +18,7 @@ from lab.console import number_of
 from lab.data.glue import Examples, LineReader, Source, read_examples
 from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
-from lab.files import begins, check_output, read_json, say_replaced, shown_path, write_atomically
+from lab.files import begins, check_output, read_object, say_replaced, shown_path, write_atomically
 from lab.glue_tasks import GlueTask, glue_task
 from lab.measure import TrainedRun
 from lab.resampling import Predictions
@@ -221,7 +221,7 @@ def check_task(encoder: Checkpoint, task: GlueTask) -> None:
             f"{encoder.path} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
         )
     beside = encoder.path.with_name(GLUE_TASK)
-    trained_for = read_json(beside)["task"] if beside.is_file() else task.name
+    trained_for = (read_object(beside) if beside.is_file() else {}).get("task", task.name)
     if trained_for != task.name:
         raise UserError(
             f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}; give --task {trained_for}"

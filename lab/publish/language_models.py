@@ -128,8 +128,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     """Perplexity, tokens per second and memory against the position, each at the end of its bucket."""
     method = LANGUAGE_MODELS.get(result["architecture"])
     label, color = (method.label, method.color) if method else (result["architecture"], "#000000")
-    buckets = result["buckets"]
-    ends = [min(bucket["end"], result["longest"]) for bucket in buckets]
+    buckets, ends = result["buckets"], ends_of(result)
     measures = {
         "Perplexity per token": ("perplexity", "perplexity_per_token", 1),
         "Speed": ("tokens per second", "tokens_per_second", 1),
@@ -141,6 +140,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
         panels.append((title, "position up to, tokens", unit, [curve]))
     asks = "Read with carried state, do perplexity, speed and memory stay the same at later positions?"
     plot_curves(path, panels, asks=asks, note=f"float32; {where(result['environment'])}. {caption(result)}")
+
+
+def ends_of(result: dict[str, Any]) -> list[int]:
+    """Where each bucket ends, the last one at the end of the longest stream."""
+    return [min(bucket["end"], result["longest"]) for bucket in result["buckets"]]
 
 
 def way_tables(section: Section) -> list[str]:
@@ -198,10 +202,11 @@ def draw_positions(section: Section, source: str, path: Path) -> None:
 
 
 def _curve(record: Record, color: str) -> Curve:
-    buckets, apart = record["found"]["carried"]["buckets"], record["cell"]["way"] == "apart"
-    label = label_of(record["cell"]["model"])
-    x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    return Curve(f"{label}, without", tint(color, APART), x, y) if apart else Curve(label, color, x, y)
+    result, label = record["found"]["carried"], label_of(record["cell"]["model"])
+    x, y = ends_of(result), [bucket["perplexity_per_token"] for bucket in result["buckets"]]
+    if record["cell"]["way"] == "apart":
+        return Curve(f"{label}, without", tint(color, APART), x, y)
+    return Curve(label, color, x, y)
 
 
 EXTRAS = {

@@ -14,6 +14,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from lab.errors import MALFORMED
+from lab.files import shown_path
 from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, Method
 from lab.publish.html import Cell, Link, Picture, Section, Table, curves
 from lab.publish.plots import Curve
@@ -144,7 +146,18 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
         for log in sorted(folder.rglob(LOG)):
             if log.is_file() and not is_aside(log, folder):
                 found.setdefault(log.resolve(), run_name(log.parent, folder))
-    return [Run(name, log, *read_head(log), run_figures(log)) for log, name in found.items()]
+    return [run for log, name in found.items() if (run := read_run(name, log))]
+
+
+def read_run(name: str, log: Path) -> Run | None:
+    """The run of a log; None, with a note, if the log is not one of fairseq's."""
+    try:
+        run = Run(name, log, *read_head(log), run_figures(log))
+        models([run], log.parent)
+    except MALFORMED:
+        print(f"left out: {shown_path(log)}", flush=True)
+        return None
+    return run
 
 
 def run_name(place: Path, folder: Path) -> str:

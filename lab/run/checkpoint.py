@@ -373,16 +373,19 @@ def read_encoder(path: Path) -> Checkpoint:
 
 
 def architecture_of(checkpoint: Checkpoint) -> str:
-    """The name under which the project builds an encoder; fairseq's own RoBERTa is `roberta_softmax`."""
-    name = checkpoint.architecture
-    if name in ("roberta", "roberta_base", "roberta_large"):
-        return "roberta_softmax"
+    """The name under which the project builds an encoder; UserError if it does not build it."""
+    name = own_name(checkpoint.architecture)
     if name not in encoders():
         raise UserError(
             f"{checkpoint.path} holds a {name}, which is not an encoder of this project"
             f"{suggestion(name, encoders())}"
         )
     return name
+
+
+def own_name(architecture: str) -> str:
+    """The project's name of an architecture: fairseq's own RoBERTa is `roberta_softmax`."""
+    return "roberta_softmax" if architecture in ("roberta", "roberta_base", "roberta_large") else architecture
 
 
 def encoders() -> list[str]:

@@ -1,6 +1,7 @@
-"""fairseq's training log (`--log-format json`): its figures."""
+"""fairseq's training log (`--log-format json`): its figures, and its lines while it is written."""
 
 import json
+import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,37 @@ INTERVAL = ("num_updates", "loss", "wps", "wpb")
 EPOCH = tuple(f"train_{key}" for key in INTERVAL)
 KIND_OF = {"num_updates": "train_inner", "train_num_updates": "train", "valid_num_updates": "valid"}
 """The kind of a bare record, by a key that no other has."""
+
+
+SECONDS_BETWEEN_LOOKS = 0.1
+"""At a log that is being written."""
+
+
+class LogTail:
+    """A log that processes append to, read from byte `start` on."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.file = path.open("rb")
+        self.file.seek(start)
+        self.rest = b""
+
+    def skip(self) -> None:
+        """Pass over everything written so far."""
+        self.file.seek(0, os.SEEK_END)
+        self.rest = b""
+
+    def lines(self) -> list[str]:
+        """The whole lines written since the last call, without their ends."""
+        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def last(self) -> list[str]:
+        """The line at the end, if nothing ends it."""
+        return [self.rest.decode(errors="replace")] if self.rest else []
+
+    def close(self) -> None:
+        """Read no more."""
+        self.file.close()
 
 
 def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Entry]]:

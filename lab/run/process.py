@@ -12,7 +12,6 @@ import gc
 import importlib
 import json
 import logging
-import os
 import re
 import resource
 import signal
@@ -24,16 +23,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 from conventions import INTERRUPTED, STOPPED
 from conventions.files import open_to_append
 from lab import children
 from lab.errors import PEER_ENDED, UserError
+from lab.run.log import SECONDS_BETWEEN_LOOKS, LogTail
 
 ONLY_FOR_SCORES = ("sklearn", "sklearn.metrics", "scipy.stats")
 """Libraries whose functions fairseq imports to score predictions."""
-SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_END = 10  # after one of several processes has failed; the others may report something, too
 LONGEST_CAUSE = 500  # an unknown --arch makes argparse list three hundred
 ERROR_LINE = re.compile(r"^(?:fairseq-\w+: )?error: (.*)")
@@ -113,10 +112,9 @@ def run_fairseq(
     module, cause = "lab.run.process", None
     with (
         open_to_append(log) as output,
-        log.open("rb") as written,
+        contextlib.closing(LogTail(log, log.stat().st_size)) as written,
         contextlib.ExitStack() as stack,
     ):
-        written.seek(0, os.SEEK_END)
         group = Group()
         stack.callback(group.end)
         for rank in processes.ranks:
@@ -184,18 +182,14 @@ def check_end(command: str, codes: Sequence[int], cause: str | None, log: Path) 
     raise UserError(f"{cause or f'fairseq-{command} ended with exit code {failed[0]}'} (log: {log})")
 
 
-def follow(file: BinaryIO, group: Group, on_wait: Callable[[], None]) -> Iterator[str]:
-    """The lines that the processes write to `file`, until they have ended."""
-    rest = b""
+def follow(written: LogTail, group: Group, on_wait: Callable[[], None]) -> Iterator[str]:
+    """The lines that the processes write, until they have ended."""
     ended = False
     while not ended:
         ended = group.wait(SECONDS_BETWEEN_LOOKS)
-        *lines, rest = (rest + file.read()).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace") + "\n"
+        yield from written.lines()
         on_wait()
-    if rest:
-        yield rest.decode(errors="replace")
+    yield from written.last()
 
 
 @contextlib.contextmanager

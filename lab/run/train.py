@@ -9,7 +9,8 @@ from typing import Any
 
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from conventions import PREPARED, RUN_DATA
+from conventions import RUN_DATA
+from conventions.content import manifest_of
 from conventions.files import remove_if_left
 from lab.console import number_of
 from lab.errors import UserError
@@ -178,7 +179,7 @@ def ending(plan: RunPlan) -> str:
         text += f", the best on valid ({metric} {checkpoint.score:.4g}{' bits' if metric == 'loss' else ''})"
     data = Path(read_json(save_dir / RUN_DATA)["data"])
     words = [*plan.kind.evaluation.split(), shown_path(save_dir / name), shown_path(data)]
-    splits = read_json(data / PREPARED).get("splits", {}) if (data / PREPARED).is_file() else {}
+    splits = (manifest_of(data) or {}).get("splits", {})
     if splits and "test" not in splits:
         words += ["--split", "valid"]
     return f"{text}\nevaluate it: {shlex.join(words)}"

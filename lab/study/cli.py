@@ -373,16 +373,22 @@ def check_starts(cells: Iterable[Cell]) -> None:
 def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
     """Check the data of the cells; missing ones are prepared from `source`, or by download.
 
-    The raw data are named by `--from`, or where the study writes {source}. Raises UserError for missing data
-    that the study does not know how to prepare.
+    The raw data are named by `--from`, or where the study writes {source}; a script that finds its data
+    prepared checks that they are of this source. Raises UserError for missing data that the study does not
+    know how to prepare, and for a `source` that no script reads.
     """
     folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
     if not folders and (source or cells[0].plan.data):
         raise UserError(f"{cells[0].study.name} draws its own data; leave --data and --source out")
-    missing = [folder for folder in folders if not folder.is_dir()]
-    for name, (script, *words) in cells[0].study.prepare.items():
-        if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
-            run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
+    wanted = folders if source else [folder for folder in folders if not folder.is_dir()]
+    scripts = {} if cells[0].plan.data else cells[0].study.prepare
+    scripts = {name: words for name, words in scripts.items() if (ROOT / name in wanted if name else wanted)}
+    if source and not scripts:
+        raise UserError(
+            f"--source names raw data, but no script makes {shown_path(folders[0])} of them; leave it out"
+        )
+    for name, (script, *words) in scripts.items():
+        run_script(script, *with_source(script, words, source, ROOT / name if name else wanted[0]))
     for folder in folders:
         if not folder.is_dir():
             raise UserError(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from signal import Signals
-from typing import BinaryIO
 
 from conventions import STOPPED
 from lab import children
@@ -22,12 +21,12 @@ from lab.console import number_of
 from lab.errors import UserError
 from lab.files import shown_path
 from lab.provenance import usable_cores
+from lab.run.log import SECONDS_BETWEEN_LOOKS, LogTail
 from lab.run.progress import Progress
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import read_study
 from lab.study.schema import STUDIES
 
-SECONDS_BETWEEN_LOOKS = 0.1
 SETTINGS_ARE_WRONG = 2
 """Exit code of a worker for a mistake in the settings, which the other cells share."""
 
@@ -134,8 +133,7 @@ class Follower:
         resumes = cell.run.is_begun  # else the log starts over
         self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
         self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
-        self.file: BinaryIO | None = None
-        self.rest = b""
+        self.tail: LogTail | None = None
         self.total, self.name = cell.updates() or None, name
         self.progress = Progress(self.total, sys.stdout, name=self.name)
 
@@ -143,31 +141,27 @@ class Follower:
         """Show the cell's progress from here on; earlier lines of its log are skipped."""
         doing = self.progress.doing
         self.progress = Progress(self.total, sys.stdout, name=self.name)
-        if self.file is None and self.is_open():
-            self.file.seek(0, os.SEEK_END)
+        if self.tail is None and (tail := self.opened()):
+            tail.skip()
             doing = "training"
         self.progress.doing = doing
 
-    def is_open(self) -> bool:
-        """Whether the log is there; opens it."""
-        if self.file is None and self.log.is_file() and self.log.stat().st_ino != self.old:
-            self.file = self.log.open("rb")
-            self.file.seek(self.start)
-        return self.file is not None
+    def opened(self) -> LogTail | None:
+        """The log, None until it is there."""
+        if self.tail is None and self.log.is_file() and self.log.stat().st_ino != self.old:
+            self.tail = LogTail(self.log, self.start)
+        return self.tail
 
     def look(self) -> None:
         """Show the lines written since the last call."""
         self.progress.wait()
-        if not self.is_open():
-            return
-        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
-        for line in lines:
-            self.progress.feed(line.decode(errors="replace"))
+        for line in tail.lines() if (tail := self.opened()) else ():
+            self.progress.feed(line)
 
     def close(self) -> None:
         """Read no more."""
-        if self.file is not None:
-            self.file.close()
+        if self.tail is not None:
+            self.tail.close()
 
 
 def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> RunningCell:

@@ -153,7 +153,7 @@ FAIRSEQ = [
     (f"{EVAL_LM} lm/checkpoint_last.pt --gen-subset dev", "--gen-subset"),
     (
         f"{GENERATE} --tokens-per-sample 16 --max-len-b 17",
-        "a prefix that holds the end of a line; give --beam 1, or --sample-break-mode eos",
+        "the prompt holds </s>, the end of a line, where the text would end; leave it out .*-break-mode eos",
     ),
     (GENERATE, "a prompt of 32 tokens leaves nothing to write to a model of 32 positions; .* --prefix-size"),
     (f"{GENERATE} --prefix-size 9 --max-len-b 9", "a prompt of 9 tokens .* --max-len-b .* allows 9 in all"),

@@ -192,13 +192,20 @@ def test_a_prompt_that_leaves_nothing_to_write(beam):
         written([4] * 31, beam_size=beam)
 
 
-@pytest.mark.parametrize("prompt", [[4, 5], [4, 2, 5]], ids=["plain", "with the end of a line"])
+@pytest.mark.parametrize("prompt", [[4, 5, 2, 6], [4, 5, 2]], ids=["inside", "at the end"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_generation_from_probabilities_that_are_nan(beam, prompt):
+def test_a_prompt_that_holds_the_end_of_a_line(beam, prompt):
+    """fairseq returns the text before it, without an error."""
+    with pytest.raises(UserError, match="the prompt holds </s>, the end of a line"):
+        written(prompt, beam_size=beam, max_len_b=20)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_generation_from_probabilities_that_are_nan(beam):
     model = build_lm("transnormer_t1")
     next(model.decoder.layers[1].parameters()).data.fill_(float("nan"))
     with pytest.raises(UserError, match="the model gives probabilities that are NaN: .* earlier checkpoint"):
-        written(prompt, model, beam_size=beam, max_len_b=8)
+        written([4, 5], model, beam_size=beam, max_len_b=8)
 
 
 def test_data_of_a_tokeniser_without_it_are_noted(caplog, tmp_path):

@@ -156,6 +156,22 @@ def test_damaged_files(listops):
         open_task(listops / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"splits": None}, "preparation.json is damaged"),
+        ({"files": []}, "preparation.json is damaged"),
+        ({"splits": ...}, "is not a task of Long Range Arena"),
+    ],
+)
+def test_a_foreign_manifest(change, message, listops):
+    path = listops / "preparation.json"
+    manifest = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps({key: value for key, value in manifest.items() if value is not ...}))
+    with pytest.raises(UserError, match=message):
+        open_task(listops).load_dataset("test")
+
+
 def test_no_samples_are_an_empty_batch(folders):
     assert open_task(folders["image"]).dataset("test").collater([]) == {}
 

@@ -80,10 +80,13 @@ def spoil(name, change):
     return do
 
 
-def rewrite(folder):
-    manifest = json.loads((folder / "preparation.json").read_text())
-    del manifest["height"]
-    (folder / "preparation.json").write_text(json.dumps(manifest))
+def without(key):
+    def rewrite(folder):
+        manifest = json.loads((folder / "preparation.json").read_text())
+        del manifest[key]
+        (folder / "preparation.json").write_text(json.dumps(manifest))
+
+    return rewrite
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,8 @@ def rewrite(folder):
         (lambda folder: (folder / "test.images.npy").unlink(), "has no test.images.npy"),
         (lambda folder: (folder / "test.images.npy").write_bytes(b"\x93NUMPY"), "is damaged"),
         (lambda folder: (folder / "preparation.json").write_text("{"), "preparation.json is damaged"),
-        (rewrite, "holds no prepared images"),
+        (without("height"), "holds no prepared images"),
+        (without("splits"), "holds no prepared images"),
         (lambda folder: (folder / "preparation.json").unlink(), "holds no prepared images"),
     ],
 )

@@ -99,11 +99,10 @@ def apply() -> None:
     @replaces(LanguageModelingTask, "inference_step")
     def inference_step(infer, self, generator, models, sample, prefix_tokens=None, constraints=None):
         prompt = prompt_of(self, sample) if prefix_tokens is None else prefix_tokens
-        with explained_prefix(prompt, self.source_dictionary.eos()):
-            found = infer(self, generator, models, sample, prefix_tokens, constraints)
         if isinstance(generator, SequenceGenerator):
             check_prompt(generator, prompt.shape[1], sample["net_input"]["src_tokens"].shape[1])
-        return found
+        refuse_end_inside(prompt, self.source_dictionary.eos())
+        return infer(self, generator, models, sample, prefix_tokens, constraints)
 
     @replaces(EnsembleModel, "forward_decoder")
     def forward_decoder(forward, self, *args, **kwargs):
@@ -261,18 +260,13 @@ def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwar
         ) from None
 
 
-@contextmanager
-def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
-    """fairseq's beam search breaks on a prefix that holds the `end` of a line: it ends a hypothesis."""
-    try:
-        yield
-    except AssertionError as error:
-        if not re.fullmatch(r"(\d+ < \d+)?", str(error)) or not prefix.eq(end).any():
-            raise
+def refuse_end_inside(prompt: Tensor, end: int) -> None:
+    """UserError for a prompt that holds the `end` of a line: fairseq returns it as the whole text."""
+    if prompt.eq(end).any():
         raise UserError(
-            "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "
-            "--sample-break-mode eos with data without empty lines"
-        ) from None
+            "the prompt holds </s>, the end of a line, where the text would end; leave it out "
+            "(fairseq-generate: --sample-break-mode eos)"
+        )
 
 
 def prompt_of(task: LanguageModelingTask, sample: Mapping[str, Any]) -> Tensor:

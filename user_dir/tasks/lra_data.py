@@ -1,6 +1,5 @@
 """A folder that data-prep/lra.sh wrote: its manifest and its splits."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from conventions import PREPARED
+from conventions.content import manifest_of
 from conventions.files import check_no_pipe
 
 from ..errors import UserError
@@ -32,6 +31,7 @@ class LRAData:
     classes: tuple[str, ...]
     length: int
     origin: str
+    splits: dict[str, Any]
     manifest: dict[str, Any]
 
     @cached_property
@@ -46,10 +46,9 @@ class LRAData:
 
     def split(self, name: str) -> "LRADataset":
         """A split; raises UserError for one that is missing, damaged or has a label out of range."""
-        if name not in self.manifest["splits"]:
+        if name not in self.splits:
             raise UserError(
-                f"the data folder {self.folder} has no split {name}; "
-                f"it has {', '.join(self.manifest['splits'])}"
+                f"the data folder {self.folder} has no split {name}; it has {', '.join(self.splits)}"
                 + ("; --disable-validation trains without" if name == "valid" else "")
             )
         sources = [self._source(name, input_) for input_ in self.inputs]
@@ -76,8 +75,8 @@ def open_lra_data(folder: Path) -> LRAData:
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/lra.sh")
     check_no_pipe(folder)
+    manifest = manifest_of(folder) or {}
     try:
-        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         return LRAData(
             folder=folder,
             task=manifest["task"],
@@ -86,12 +85,11 @@ def open_lra_data(folder: Path) -> LRAData:
             classes=tuple(manifest["classes"]),
             length=manifest["length"],
             origin=manifest["origin"],
+            splits=manifest["splits"],
             manifest=manifest,
         )
-    except (FileNotFoundError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise UserError(f"{folder} is not a task of Long Range Arena; {PREPARE}") from None
-    except ValueError:
-        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
 
 
 class LRADataset(WholeRowsDataset):

@@ -30,7 +30,7 @@ preparation.json:
 - `inputs`: ["input0"], ["input0", "input1"] or ["pixels"];
 - `classes`: their names in the order of the labels;
 - `length`: the most positions a row may have (2000; 4000, or 4096 for state-space text; 1024; 16384);
-- `vocabulary`: size of the dictionary with its four specials, null for pixels;
+- `vocabulary`: size of the dictionary with its four specials, absent for pixels;
 - `end_token`: whether rows end in </s>; `close_brackets`: ListOps only;
 - `origin`: "published" (all splits have the published sizes), "sample" (others) or "generated";
   `seed`: of the generator or of the split, null where nothing is drawn; `valid_fraction`: text only;

@@ -64,7 +64,9 @@ def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):
 def test_the_code_of_the_page(call, root, with_transformers, trained, tmp_path):
     call(export_hf, trained / CHECKPOINT, tmp_path / "exported" / "t1")
     page = (root / "docs" / "export.md").read_text(encoding="utf-8")
-    (tmp_path / "code.py").write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    code = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert "from_pretrained" in code
+    (tmp_path / "code.py").write_text(code)
     with_transformers("run_code", tmp_path)
 
 

@@ -178,6 +178,14 @@ def test_bad_input(refused, hf, encoder_corpus, tmp_path):
     (hf / "vocab.json").write_text('{"<unk>": 3, "b": 4}')
     assert "has rows for 1 of the" in refused(import_hf, *words)
     (hf / "vocab.json").unlink()
+    for content, sentence in (
+        ("[]", "tokenizer.json holds no JSON object"),
+        ('{"model": []}', "tokenizer.json is not a tokeniser's; get it again"),
+        ('{"model": {"vocab": {}}, "added_tokens": [{}]}', "tokenizer.json is not a tokeniser's"),
+    ):
+        (hf / "tokenizer.json").write_text(content)
+        assert sentence in refused(import_hf, *words)
+    (hf / "tokenizer.json").unlink()
     (hf / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
     assert "is damaged" in refused(import_hf, *words)
     (hf / "model.safetensors").unlink()
@@ -186,10 +194,11 @@ def test_bad_input(refused, hf, encoder_corpus, tmp_path):
         (hf / "config.json").write_text(json.dumps({**CONFIG, key: value}))
         assert f"has {key} {value!r}; only" in refused(import_hf, *words)
     for content, sentence in (
-        ("[]", "holds no configuration"),
-        (json.dumps({**CONFIG}), "lacks hidden_size"),
+        ("[]", "config.json holds no JSON object"),
+        (json.dumps({**CONFIG, "max_position_embeddings": "66"}), "has max_position_embeddings '66', not a"),
+        (json.dumps({**CONFIG}).replace('"hidden_size"', '"width"'), "lacks hidden_size"),
     ):
-        (hf / "config.json").write_text(content.replace('"hidden_size"', '"width"'))
+        (hf / "config.json").write_text(content)
         assert sentence in refused(import_hf, *words)
     assert not out.exists()
 

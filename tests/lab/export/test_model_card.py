@@ -94,7 +94,10 @@ def test_results_of_other_weights_or_data_are_passed_over(run):
     assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
     write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "wikitext-103"})
     assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
-    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "tiny"})
+    result |= {"updates": 4, "corpus": "tiny"}
+    write_json(run / "checkpoint_last.test.json", {**result, "architecture": "lln_lm"})
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "architecture": "transnormer_t1"})
     assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
         Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
     ]

@@ -17,6 +17,7 @@ from lab.measure.carried_state import (
     check_growth,
     check_model,
     evaluate_streams,
+    memory_in_use,
     parallel_streams,
     side_by_side,
     split_documents,
@@ -128,15 +129,10 @@ def test_a_row_of_the_table():
     }
 
 
-def test_the_memory_is_that_of_the_device_of_the_model(monkeypatch):
-    """The losses have left it when they are counted."""
-    for name in ("check_model", "check_growth"):
-        monkeypatch.setattr(carried_state, name, lambda *unused: None)
-    monkeypatch.setattr(carried_state, "segment_losses", lambda *unused: [(0, torch.zeros(1, 4), {})])
-    monkeypatch.setattr(carried_state, "memory_in_use", lambda device: {"meta": 7}[device.type])
-    streams = side_by_side([tokens(1, 4)[0]], [2], dictionary(40))
-    [bucket] = evaluate_streams(build_lm("transnormer_t1").to("meta"), [streams], PAD, 4)
-    assert bucket["memory_bytes"] == 7
+def test_the_memory_is_that_of_a_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7)
+    assert memory_in_use(torch.device("cuda")) == 7
+    assert 2**20 < memory_in_use(torch.device("cpu")) < 2**40
 
 
 def test_state_is_constant():

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from lab.data.preparation import numbered, write_rows
 from lab.data.prepared import PreparedData, open_prepared
 from lab.errors import UserError
-from lab.measure import measuring, perplexity
+from lab.measure import TrainedRun, measuring, perplexity
 from lab.measure.perplexity import ChunkedScorer, Scores, unigram_bits
 from lab.measure.perplexity import figures as perplexities
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
@@ -114,46 +113,34 @@ def test_bits_of_token_frequencies(tmp_path):
     assert unigram_bits(data, "valid") == pytest.approx((three + three + 3) / 3)
 
 
-@pytest.mark.parametrize("kind", ["language_model", "masked_lm"])
-def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
-    """The figures of the split itself, under the names of a study."""
-    names = (
-        "tokens",
-        "words",
-        "masked_tokens",
-        "loss_nats_per_token",
-        "loss_bits_per_token",
-        "parameters",
-        "perplexity_per_token",
-        "perplexity_per_word",
-        "updates",
-    )
-    figures = {
-        split: {"split": split, "architecture": "t1", **{name: f"{name} of {split}" for name in names}}
-        for split in ("valid", "test")
-    }
-    for split, nats in (("valid", 2.0), ("test", 3.0)):
-        figures[split]["loss_nats_per_token"] = nats * math.log(2)
-    checkpoint = SimpleNamespace(architecture="t1", updates=7)
-    monkeypatch.setattr(perplexity, "unigram_bits", lambda data, split: f"{data} {split}")
-    monkeypatch.setattr(perplexity, "read_language_model", lambda path: checkpoint)
-    monkeypatch.setattr(perplexity, "read_encoder", lambda path: checkpoint)
-    monkeypatch.setattr(perplexity, "evaluate", lambda checkpoint, data, split: figures[split])
-    monkeypatch.setattr(
-        perplexity, "evaluate_masked_lm", lambda encoder, data, splits: (figures[split] for split in splits)
-    )
-    found = measuring(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
-    expected = {}
-    for split, bits in (("valid", 2.0), ("test", 3.0)):
-        one = {"perplexity": f"perplexity_per_token of {split}", "unigram_bits": f"corpus {split}"}
-        if kind == "masked_lm":
-            one |= {"masked_tokens": f"masked_tokens of {split}", "bits": pytest.approx(bits)}
-        else:
-            one |= {name: f"{name} of {split}" for name in ("tokens", "words", "perplexity_per_word")}
-            one |= {"bits": f"loss_bits_per_token of {split}", "nats": bits * math.log(2)}
-        expected[split] = one
-    of_model = {"best_update": 7, "architecture": "t1", "parameters": "parameters of test"}
-    assert found == {**expected, **of_model}
+OF_MODEL = {"architecture", "parameters", "best_update"}
+SCORES = {"bits", "perplexity", "unigram_bits"}
+
+
+def measured(kind, checkpoint, folder):
+    """What a study records of a run, and the words of its two splits."""
+    data = open_prepared(folder, ("train", "valid", "test"))
+    run = TrainedRun(checkpoint.parent, checkpoint, (), data, torch.device("cpu"))
+    found = measuring(kind)(run)
+    assert set(found) == {"valid", "test"} | OF_MODEL and found["valid"] != found["test"]
+    assert found["test"]["unigram_bits"] == unigram_bits(data, "test")
+    return found
+
+
+def test_the_record_of_a_language_model(evaluated, checkpoint, corpus):
+    found, alone = measured("language_model", checkpoint, corpus), evaluated()
+    assert set(found["test"]) == SCORES | {"tokens", "words", "nats", "perplexity_per_word"}
+    assert found["test"]["bits"] == pytest.approx(alone["loss_bits_per_token"])
+    assert found["test"]["perplexity_per_word"] == pytest.approx(alone["perplexity_per_word"])
+    assert [found[name] for name in ("architecture", "best_update")] == ["transnormer_t1", 4]
+    assert found["parameters"] == alone["parameters"]
+
+
+def test_the_record_of_an_encoder(pretrained, encoder_corpus):
+    found = measured("masked_lm", pretrained / "checkpoint_last.pt", encoder_corpus)
+    for split in ("valid", "test"):
+        assert set(found[split]) == SCORES | {"masked_tokens"}
+        assert found[split]["bits"] == pytest.approx(math.log2(found[split]["perplexity"]))
 
 
 def test_pieces_of_words(corpus, tmp_path):

@@ -169,8 +169,16 @@ def predict(rows, tmp_path):
 def test_head_is_missing_or_another_tasks(refused, best, predict, pretrained, finetuned, tmp_path):
     sentence = refused(predict_glue, pretrained / "checkpoint_last.pt", *predict)
     assert "has no classification head; fine-tune it first with scripts/finetune_glue.sh" in sentence
-    # Without the note beside it, the number of classes still tells.
+    for foreign, said in (
+        ("[]", "glue_task.json holds no JSON object"),
+        ('{"task": "CoLA"}', "give --task CoLA"),
+    ):
+        best.with_name("glue_task.json").write_text(foreign)
+        assert said in refused(predict_glue, best, *predict)
+    best.with_name("glue_task.json").write_text("{}")
     shutil.copy(finetuned / "MNLI" / RUN / "checkpoint_best.pt", best)
+    assert "tells 3 classes apart, but RTE has 2" in refused(predict_glue, best, *predict)
+    # Without the note beside it, the number of classes still tells.
     best.with_name("glue_task.json").unlink()
     assert "tells 3 classes apart, but RTE has 2" in refused(predict_glue, best, *predict)
     assert not (tmp_path / "out.tsv").exists()

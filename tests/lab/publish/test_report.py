@@ -208,6 +208,24 @@ def test_files_of_other_origin_are_left_out(call, runs, tmp_path, record):
     assert written(call, runs, tmp_path / "report.html") == page
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"num_updates": 3, "loss": 2.0}',
+        '{"num_updates": NaN, "loss": 2.0, "wps": 1, "wpb": 1}',
+        "{'optimization': {'max_update': 'many'}}",
+        "{'word'}",
+    ],
+    ids=["no speed", "no number", "a word for a number", "a set"],
+)
+def test_a_log_of_other_origin_is_named_and_left_out(line, call, runs, tmp_path, capsys):
+    page = written(call, runs, tmp_path / "report.html")
+    (runs / "theirs").mkdir()
+    (runs / "theirs" / "train.log").write_text(line + "\n")
+    assert written(call, runs, tmp_path / "report.html") == page
+    assert f"left out: {runs / 'theirs' / 'train.log'}\n" in capsys.readouterr().out
+
+
 def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
     assert written(call, runs, tmp_path / "one.html") == written(call, runs, tmp_path / "two.html")
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from lab.publish.tables import shown, spread
-from lab.run.log import read_records, run_figures
+from lab.run.log import LogTail, read_records, run_figures
 from lab.run.progress import Progress
 from tests.helpers.logs import LOG, line
 
@@ -148,3 +148,21 @@ def test_silence_is_broken_where_there_is_no_terminal():
         said.append(out.getvalue().count("\n"))
     assert said[0] == 1 and all(after > before for before, after in pairwise(said))
     assert "starting" in out.getvalue().splitlines()[0]
+
+
+def test_a_log_is_followed_line_by_line(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("old\n")
+    tail = LogTail(path, 4)
+    with path.open("a", buffering=1) as log:
+        log.write("one\ntwo\nhal")
+        log.flush()
+        assert tail.lines() == ["one", "two"] and tail.last() == ["hal"]
+        log.write("f\n")
+        assert tail.lines() == ["half"] and tail.last() == []
+        log.write("passed over\nhal")
+        log.flush()
+        tail.skip()
+        log.write("f\nnew\n")
+        assert tail.lines() == ["f", "new"]
+    tail.close()

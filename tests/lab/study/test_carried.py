@@ -18,7 +18,7 @@ def record(way, apart, with_state, model="transnormer_t1", seed=1):
     buckets = [{"end": 512, "perplexity_per_token": with_state}, {"end": 1024, "perplexity_per_token": 9.0}]
     found = {
         "apart": {"perplexity_per_token": apart},
-        "carried": {"perplexity_per_token": with_state, "buckets": buckets},
+        "carried": {"perplexity_per_token": with_state, "longest": 700, "buckets": buckets},
         "unigram_perplexity": 700.0,
     }
     cell = {"updates": "150", "model": model, "segment": "64", "way": way, "seed": seed}
@@ -40,6 +40,16 @@ def test_the_picture_names_its_source(tmp_path):
     records = [record("apart", 2.0, 3.0), record("carried", 3.0, 2.0)]
     carried.draw_positions(section_of(read_study("carried"), records), "abc", path)
     assert path.read_bytes().startswith(b"\x89PNG") and b"abc" in path.read_bytes()
+
+
+def test_the_picture_ends_where_the_longest_stream_ends(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(carried, "plot_curves", lambda path, panels, **words: drawn.extend(panels))
+    carried.draw_positions(
+        section_of(read_study("carried"), [record("carried", 3.0, 2.0)]), "abc", tmp_path / "positions.png"
+    )
+    (*_, (curve, level)) = drawn[0]
+    assert (list(curve.x), list(level.x)) == ([512, 700], [512, 700])
 
 
 @pytest.mark.slow

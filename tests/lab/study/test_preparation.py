@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,23 @@ def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_pa
     with pytest.raises(UserError, match="no data folder .*digits"):
         cli.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]
+
+
+def test_a_source_is_never_ignored(monkeypatch, tmp_path):
+    """The script refuses data that are there and were prepared from another source."""
+    done, raw, words = [], tmp_path / "raw", {"preset": ["digits"]}
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr("lab.run.recipe.ROOT", tmp_path)
+    monkeypatch.setattr(cli, "run_script", lambda *words: done.append(words))
+    monkeypatch.setattr(cli, "identify", lambda folder: None)
+    (tmp_path / "data" / "images" / "digits").mkdir(parents=True)
+    cli.prepare_data(cells(read_study("images"), words), None)
+    assert done == []
+    cli.prepare_data(cells(read_study("images"), words), raw)
+    assert done == [("images.sh", "digits", "--dest", "data/images/digits", "--from", str(raw))]
+    study = replace(read_study("images"), prepare={})
+    with pytest.raises(UserError, match="--source names raw data, but no script makes .*digits of them"):
+        cli.prepare_data(cells(study, words), raw)
 
 
 def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
