@@ -8,7 +8,16 @@ import pytest
 from lab.errors import UserError
 from lab.study.declaration import read_claim
 from lab.study.schema import Axis, Baseline, Best, parse_expression
-from lab.study.table import EDGE, at_baseline, decide, is_unbracketed, share_a_start
+from lab.study.table import (
+    AT_BASELINE,
+    EDGE,
+    WITHIN_NOISE,
+    at_baseline,
+    decide,
+    is_unbracketed,
+    note_of_star,
+    share_a_start,
+)
 from lab.verdicts import (
     CONFIRMED,
     CONTRADICTED,
@@ -315,6 +324,17 @@ def test_an_accuracy_must_leave_the_noise_of_the_smallest_test_set(examples, sta
     records = [{"found": {"accuracy": 59.8, "n": number}} for number in examples]
     baseline = Baseline("guessing", {"accuracy": 50.0}, {"accuracy": 2.0}, parse_expression("n", "test"))
     assert at_baseline({("a",): records}, [baseline]) == (["a"] if stands else [])
+
+
+@pytest.mark.parametrize(
+    ("level", "examples", "note"),
+    [(50.0, "n", WITHIN_NOISE), (0.0, "n", AT_BASELINE), (50.0, "", AT_BASELINE)],
+)
+def test_a_star_says_whether_the_noise_of_the_test_set_counts(level, examples, note):
+    """Of a score of 0, such as a correlation, no share of right answers has noise."""
+    rows = {("a",): [{"found": {"score": level, "n": 99}}]}
+    size = parse_expression(examples, "test") if examples else None
+    assert note_of_star(rows, [Baseline("guessing", {"score": level}, {"score": 2.0}, size)]) == note
 
 
 @pytest.mark.parametrize(
