@@ -37,6 +37,7 @@ from lab.methods import color_of, performer_note
 from lab.publish.tables import (
     Extras,
     Section,
+    either,
     finite,
     grouped,
     markdown_table,
@@ -61,10 +62,9 @@ from lab.study.records import (
     other_choices,
     settings_mark,
 )
-from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
+from lab.study.schema import GIVEN, STUDIES, Record, Study, not_measured, numbers, parse_expression
 from lab.study.table import NONE, verdicts, write_table
 from lab.study.tuning import is_tuned_as_now, with_all_tried
-from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
@@ -192,9 +192,7 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
         answer = f"There is no answer yet: {error} has not been measured."
     groups = groups_of(study, records).values()
     found = Counter(one.outcome for group in groups for _, one in verdicts(study, group))
-    counted = ", ".join(
-        f"{number} {outcome}" for outcome, number in sorted(found.items()) if outcome != NOT_RUN
-    )
+    counted = ", ".join(f"{number} {outcome}" for outcome, number in sorted(found.items()))
     claims = f"Claims of the papers: {counted}." if counted else ""
     return "\n\n".join(filter(None, [study.asks, answer, claims]))
 
@@ -214,7 +212,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         "data": first["data"] or {},
         "flags": f" with {' '.join(first['flags'])}" if first["flags"] else "",
         "over_seeds": over_seeds(records),
-        "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
+        "updates": either(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
     }
     return fill_in(study, "notes", json.loads(json.dumps(known, default=str)), first)
 
@@ -286,15 +284,25 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     return f"{title}\n\n{markdown_table(['', *values], lines)}"
 
 
-def write_page(study: Study, records: Sequence[Record], pictures: Iterable["Picture"] = ()) -> str:
-    """The whole page in Markdown, with links to its pictures."""
+def write_page(
+    study: Study, records: Sequence[Record], pictures: Iterable["Picture"] = (), closing: str = ""
+) -> str:
+    """The whole page in Markdown, with links to its pictures; `closing` is its last line."""
     links = grouped(pictures, lambda picture: picture.group)
     parts = [
         write_group(study, name, group, [picture.link for picture in links.get(name, ())])
         for name, group in groups_of(study, records).items()
     ]
     opening = list(filter(None, [f"# {study.about}", write_answer(study, records)]))
-    return marked("\n\n".join([*opening, *parts]) + "\n")
+    return marked("\n\n".join([*opening, *parts, *filter(None, [closing])]) + "\n")
+
+
+def how_to_train(study: Study, out: Path) -> str:
+    """The last line of a committed page; empty for a study of the user's own, and in another folder."""
+    if study.path.parent != STUDIES or out.absolute() != RESULTS / study.name:
+        return ""
+    how_long = "[how long](../../docs/studies.md#how-long-a-study-takes)"
+    return f"To train these cells yourself: `scripts/study.sh {study.name}` ({how_long})."
 
 
 @dataclass(frozen=True)
@@ -487,7 +495,7 @@ def _publish(study: Study, out: Path, check: bool) -> list[Path]:
     with explained_records(study, records, out):
         pictures = pictures_of(study, records, out)
         check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
-        text = write_page(study, records, pictures)
+        text = write_page(study, records, pictures, how_to_train(study, out))
         old = [picture for picture in pictures if not picture.is_current()]
         if not check:
             for picture in old:

@@ -24,7 +24,15 @@ from lab.store import STORE
 from lab.study import records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
-from lab.study.page import check_one_setting, pictures_of, publish, shown_records, tuned_table, write_page
+from lab.study.page import (
+    check_one_setting,
+    how_to_train,
+    pictures_of,
+    publish,
+    shown_records,
+    tuned_table,
+    write_page,
+)
 from lab.study.records import best_records, read_records
 from lab.study.schema import Best, PaperColumn, follow, parse_expression
 from lab.study.table import AT_BASELINE, claimed_records, verdicts, write_table
@@ -178,6 +186,25 @@ def test_a_committed_page_answers_and_is_short(name):
     page = (RESULTS / name / "README.md").read_text(encoding="utf-8")
     assert read_study(name).asks in page and read_study(name).answer and "There is no answer yet" not in page
     assert len([line for line in page.splitlines() if line and not line.startswith("|")]) < 80
+    assert page.splitlines()[-1].startswith(f"To train these cells yourself: `scripts/study.sh {name}` (")
+
+
+def test_only_a_committed_page_says_how_to_train_its_cells(study_file, tmp_path):
+    """A user's own study has no name that the command knows, and another folder no documents beside it."""
+    ours, own = read_study("copy"), read_study(study_file)
+    assert how_to_train(ours, RESULTS / "copy").startswith(
+        "To train these cells yourself: `scripts/study.sh copy` "
+    )
+    assert how_to_train(ours, tmp_path) == how_to_train(own, RESULTS / "tiny") == ""
+    written(own, tmp_path)
+    assert "To train these cells" not in publish(own, tmp_path)[0].read_text(encoding="utf-8")
+
+
+def test_notes_name_every_number_of_updates(study_with):
+    first, *others = copy.deepcopy(RECORDS)
+    first["training"]["updates"] = 1_005
+    page = write_page(study_with(notes="{{updates}} updates."), [first, *others])
+    assert "\n\n4 or 1,005 updates.\n\n" in page
 
 
 @pytest.mark.parametrize(
@@ -417,6 +444,7 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     page = write_page(now, shown_records(now, tmp_path))
     assert "Measured with earlier settings of this study, and counted in no verdict: tiny/elu." in page
     assert "| 1+elu | 0.2000" in page and "| so | 1 |  | not run |" in page
+    assert "\n\nClaims of the papers: 1 not run.\n\n" in page
     written(now, tmp_path, [made_up("elu", 4, loss_nats=0.7)])
     page = write_page(now, shown_records(now, tmp_path))  # the others of its row are left out
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
