@@ -133,16 +133,24 @@ class Answer:
             )
         return found
 
-    def value(self, figure: str, row: str) -> float:
-        """The median of a figure over the seeds of a row."""
+    def values(self, figure: str, row: str) -> list[float]:
+        """A figure of the seeds of a row."""
         expression, records = parse_expression(figure, f"{self.study.path}: answer"), self.of(row)
         if not (values := list(numbers(expression, records))):
             raise UserError(f"{self.study.path}: answer: {not_measured(expression, records[0])}")
-        return statistics.median(values)
+        return values
+
+    def value(self, figure: str, row: str) -> float:
+        """The median of a figure over the seeds of a row."""
+        return statistics.median(self.values(figure, row))
 
     def median(self, figure: str, row: str, form: str) -> str:
         """The median as text."""
         return format(self.value(figure, row), form)
+
+    def highest(self, figure: str, row: str, form: str) -> str:
+        """The highest of the seeds as text."""
+        return format(max(self.values(figure, row)), form)
 
     def change(self, figure: str, row: str, other: str) -> str:
         """How far one row's median is from another's: "12 % below"."""
@@ -185,7 +193,8 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
     The answer is filled in like notes; until all of its rows are measured, a sentence replaces it.
     """
     known = Answer(study, [record for record in records if OLDER not in record])
-    words = {name: getattr(known, name) for name in ("median", "change", "points", "ranked", "verdict")}
+    names = ("median", "highest", "change", "points", "ranked", "verdict")
+    words = {name: getattr(known, name) for name in names}
     try:
         answer = fill_in(study, "answer", words, records[0])
     except NotMeasured as error:

@@ -79,7 +79,7 @@ def test_a_ratio(test, a, b, outcome):
 def test_the_interval_of_an_effect_by_hand():
     # differences 1, 2, 3: mean 2, deviation 1, Student's factor of two degrees of freedom 4.3027 / sqrt(3)
     found = judge_pair({1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0}, Bound("at_least", -1), ratio=False)
-    assert found.effect == "2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
+    assert found.effect == "difference 2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
     assert found.outcome == CONFIRMED
 
 
@@ -134,7 +134,7 @@ def test_rows_equal_seed_by_seed_have_no_direction(kind, number):
 
 def test_only_common_seeds_are_paired():
     found = judge_pair({1: 1.0, 2: 9.0}, {2: 8.0, 3: 7.0}, Bound("at_most", 0), ratio=False)
-    assert found.effect == "1 (1 seed; at most 0)"
+    assert found.effect == "difference 1 (1 seed; at most 0)"
 
 
 @pytest.mark.parametrize(("examples", "outcome"), [(250, UNDECIDED), (25000, CONFIRMED)])
@@ -212,7 +212,7 @@ def test_differences_that_cancel_are_zero_not_rounding():
     found = judge_pair(
         {1: 90.1, 2: 90.3, 3: 90.2}, {1: 90.3, 2: 90.2, 3: 90.1}, Bound("at_least", 1), ratio=False
     )
-    assert found.effect.startswith("0 (95 % interval")
+    assert found.effect.startswith("difference 0 (95 % interval")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ def test_the_heading_of_a_group_has_the_labels_of_its_choices(study_with):
 
 ANSWER = """
 {{median("loss_nats", "elu", ".1f")}} is {{change("loss_nats", "elu", "softmax")}},
-{{points("loss_nats", "softmax", "elu")}}; {{ranked("loss_nats")[0]}} is first; linear is as good:
+{{points("loss_nats", "softmax", "elu")}}, {{highest("loss_nats", "elu", ".1f")}} at most;
+{{ranked("loss_nats")[0]}} is first; linear is as good:
 {{verdict("linear is as good")}}."""
 
 
@@ -155,7 +156,7 @@ def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
     page = publish(study, tmp_path)[0].read_text(encoding="utf-8").split("\n\n")
     assert page[2:5] == [
         "Which is best?",
-        "0.2 is 91 % below, 2.1 above; 1+elu is first; linear is as good: not comparable.",
+        "0.2 is 91 % below, 2.1 above, 0.6 at most; 1+elu is first; linear is as good: not comparable.",
         "Claims of the papers: 1 not comparable.",
     ]
     beginnings = ["## tiny", "| ", "| claim", "![tiny-curves]", "4 updates, median", "Measured on"]
@@ -461,7 +462,7 @@ def test_a_row_tuned_to_the_end_of_its_list_decides_no_claim_of_the_page(chosen,
     study = study_with(claims=[{"says": "so", "where": "1", "test": test}])
     records = [tuned_record(seed, chosen, ["0.1", "0.2", "0.4"]) for seed in (1, 2, 3)]
     records += [made_up("softmax", seed, loss_nats=0.2 * seed) for seed in (1, 2, 3)]
-    assert f"| so | 1 |  | {outcome} | 0.5 " in write_page(study, records)
+    assert f"| so | 1 |  | {outcome} | ratio 0.5 " in write_page(study, records)
 
 
 @pytest.mark.parametrize(
@@ -478,7 +479,7 @@ def test_the_smallest_test_set_of_the_claimed_rows_decides(elu, softmax, outcome
     records = [made_up("elu", seed, exact=0.8, examples=elu) for seed in (1, 2, 3)]
     records += [made_up("softmax", seed, exact=0.79, examples=softmax) for seed in (1, 2, 3)]
     records += [made_up("norm-t1", seed, exact=0.5, examples=10) for seed in (1, 2, 3)]
-    assert f"| so | 1 |  | {outcome} | 1 " in write_page(study, records)
+    assert f"| so | 1 |  | {outcome} | difference 1 " in write_page(study, records)
 
 
 def write_tuned(study, out, record):
