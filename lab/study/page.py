@@ -361,7 +361,7 @@ def words_of_curves(study: Study, records: Sequence[Record]) -> list[Any]:
     methods = study.plot.get("methods", {})
     rows = [(spec.label(key), color_of(methods.get(key[0], key[0]))) for key in spec.rows_of(shown)]
     title = title_of(study, group_of(study, shown[0]["cell"]))
-    return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0])]
+    return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0]), *methods]
 
 
 def words_of_extras(section: Section) -> list[Any]:

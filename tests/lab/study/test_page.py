@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgb
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
@@ -295,6 +296,20 @@ def test_every_curve_has_a_colour_of_its_own():
     assert len(set(colors.values())) == len(rows)
     assert colors["reformer-1",] == NAMED["reformer"].color.lower()
     assert colors["transnormer_t1",] == NAMED["transnormer_t1"].color.lower()
+
+
+def test_variants_become_paler_in_the_order_of_the_yaml(study_with, tmp_path):
+    rows, variants = [("reformer-1",), ("reformer-4",), ("reformer",)], ["reformer-4", "reformer-1"]
+    colors = colors_of(rows, dict.fromkeys(variants, "reformer"))
+    reds = [colors[name,] for name in ("reformer", *variants)]
+    assert reds == sorted(reds, key=brightness) and reds[0] == NAMED["reformer"].color.lower()
+    plots = [{"curves": "train", "methods": dict.fromkeys(some, "elu")} for some in (["x", "y"], ["y", "x"])]
+    first, second = (pictures_of(study_with(plot=plot), RECORDS, tmp_path)[0] for plot in plots)
+    assert first.source != second.source
+
+
+def brightness(color):
+    return sum(to_rgb(color))
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):
