@@ -18,7 +18,8 @@ def read_table(name: str) -> list[dict[str, str]]:
 def statements() -> list[dict[str, str]]:
     """The papers' statements about the figures of the analysis, in our words, with the ranges they name.
 
-    `asks` is the question that the picture answers; a figure without a question has no picture.
+    A `statement` has {low} and {high} in their places. `asks` is the question that the picture answers; a
+    figure without a question has no picture.
     """
     return _rows(STATEMENTS)
 

@@ -133,7 +133,7 @@ def judge_pair(first: Seeds, second: Seeds, bound: Bound, ratio: bool, noise: fl
         effect, found = math.exp(effect), Interval(math.exp(found.low), math.exp(found.high))
     elif abs(effect) < ROUNDING * max(map(abs, ours)):
         effect = 0.0
-    words = f"{effect:.3g} ({_shown(found, len(seeds))}; {bound})"
+    words = f"{'ratio' if ratio else 'difference'} {effect:.3g} ({_shown(found, len(seeds))}; {bound})"
     if len(seeds) < SEEDS:
         return Verdict(UNDECIDED, words)
     outcome = bound.judge(found, ratio)

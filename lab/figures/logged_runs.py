@@ -39,7 +39,7 @@ HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
 FOLLOWS = 0.02
 """How far apart the perplexities of two methods may be where one follows the other: our margin."""
-UNTUNED = "one rate for all, tuned for none"
+UNTUNED = "one learning rate for all methods, tuned for none of them"
 """Why the losses of these runs decide nothing."""
 SPLIT = "train"
 """The split of the minibatches that are read at checkpoints."""

@@ -71,6 +71,12 @@ figure and says where the papers leave a choice. The studies [analysis_runs](../
 [analysis_encoders](../analysis_encoders/README.md) trained the models behind the figures; all of them have
 learned more than token frequencies.
 """
+UNCOUNTED = "Rows marked (ours) test statements of this project and are not counted.\n"
+NORMS = (
+    "c1 is the largest norm of the loss's gradient by an output (for NormAttention, by the output after "
+    "RMSNorm), c2 the largest norm of a value."
+)
+"""What a note with c1 c2 is about."""
 TITLES = {
     "theory": "Figures and checks that need no model",
     "gradients": "Gradients and loss in training",
@@ -257,7 +263,7 @@ def pages(folder: Path) -> dict[Path, str]:
     found = figures_in(folder)
     if not found:
         return {}
-    texts = {folder / "README.md": marked("\n".join([HEAD, answer(found), index(found), MADE]))}
+    texts = {folder / "README.md": marked("\n".join([HEAD, answer(found), index(found), UNCOUNTED, MADE]))}
     for part, figures in grouped(found, lambda one: one.folder).items():
         head = f"# {TITLES[part]}\n\n[All figures](../README.md)\n"
         texts[folder / part / "README.md"] = marked("\n".join([head, *map(section, figures)]))
@@ -329,21 +335,25 @@ def place(folder: Path | str, title: str) -> str:
 def section(one: Made) -> str:
     """One figure: the paper's statement, the picture, the tests, and where it was made."""
     row, record = one.row, one.record
-    span = " to ".join(value for value in (row["low"], row["high"]) if value)
-    said = row["statement"] + (f" ({span})" if span else "")
+    said = row["statement"].format_map(row)
     lines = [f"## {record['title']}", "", f"**{row['source']}:** {said}", ""]
     if row["asks"]:
         lines += [f"![{row['asks']}]({one.name}.png)", ""]
-    lines += [record["note"], ""]
+    lines += [f"{record['note']} {NORMS}" if re.search(r"\bc1\b", record["note"]) else record["note"], ""]
     if "training" in record:
         lines += [trained(record["training"]), ""]
     if checks := checks_of(one.folder, record):
-        columns = ("statement", "expected", "measured", "verdict")
-        rows = [tuple(check[key] for key in columns) for check in checks]
+        columns = ("expected", "measured", "verdict")
+        rows = [(stated(check), *(check[key] for key in columns)) for check in checks]
         lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
     command = re.sub(r"^(studies\.analyse|scripts/analyse\.sh)", "scripts/lab.sh figures", record["command"])
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
     return "\n".join([*lines, f"<sub>{made}; [JSON]({one.name}.json)</sub>", ""])
+
+
+def stated(check: dict[str, str]) -> str:
+    """The statement of a test, marked unless a paper makes it."""
+    return f"(ours) {check['statement']}" if check.get(OURS) else check["statement"]
 
 
 def trained(training: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,16 @@ from typing import Any
 from lab.methods import LANGUAGE_MODELS, label_of
 from lab.papers import read_table
 from lab.publish.plots import Curve, colors_of, level_line, plot_curves, tint
-from lab.publish.tables import Extras, Section, grouped, markdown_table, note_of_seed, of_first_seed, where
+from lab.publish.tables import (
+    Extras,
+    Section,
+    either,
+    grouped,
+    markdown_table,
+    note_of_seed,
+    of_first_seed,
+    where,
+)
 from lab.run.recipe import given_settings
 from lab.store import Record
 
@@ -20,13 +30,8 @@ def settings_tables(section: Section) -> list[str]:
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
     records = [{**record, "settings": given_settings(record)} for record in section.records]
 
-    def shown(value: Callable[[Record], Any], record: Record) -> str:
-        with suppress(KeyError, TypeError):  # data of fairseq-preprocess have no manifest
-            return number(value(record))
-        return "–"
-
     def same(value: Callable[[Record], Any]) -> str:
-        return " or ".join(sorted({shown(value, record) for record in records}))
+        return " or ".join(sorted({known(value, record) for record in records}))
 
     def setting(group: str, key: str) -> str:
         return same(lambda record: record["settings"][group][key])
@@ -54,18 +59,40 @@ def settings_tables(section: Section) -> list[str]:
             f"{same(lambda record: record['training']['tokens_per_update'])}",
         ),
         ("updates", number(int(config["updates"])), same(lambda record: record["training"]["updates"])),
-        ("peak learning rate, schedule, warm-up updates", peak, same(schedule)),
+        ("peak learning rate, schedule, warm-up updates", peak, schedules(records)),
         ("dropout, gradient norm clipped at", clipped, same(regularisation)),
     ]
     return [markdown_table(("setting", "paper, Table 13", "here"), rows)]
 
 
-def schedule(record: Record) -> str:
-    """Peak learning rate, schedule and warm-up of a run."""
-    settings = record["settings"]["lr_scheduler"]
+def known(value: Callable[[Record], Any], record: Record) -> str:
+    """A value of a run as text; a dash if the record lacks it."""
+    with suppress(KeyError, TypeError):  # data of fairseq-preprocess have no manifest
+        return number(value(record))
+    return "–"
+
+
+def schedules(records: Sequence[Record]) -> str:
+    """The runs' peak learning rates, then schedule and warm-up: "0.002 or 0.004, polynomial_decay, 100"."""
+    found = []
+    for name, group in grouped(records, partial(known, schedule)).items():
+        rates = list(dict.fromkeys(known(peak_rate, record) for record in group))
+        with suppress(ValueError):  # a dash is no number
+            rates.sort(key=float)
+        found.append(f"{either(rates)}, {name}")
+    return "; ".join(found)
+
+
+def peak_rate(record: Record) -> str:
+    """Peak learning rate of a run."""
     rate = record["settings"]["optimization"]["lr"]
-    rate = rate[0] if isinstance(rate, list) else rate
-    return f"{float(rate):g}, {settings['_name']}, {number(settings['warmup_updates'])}"
+    return f"{float(rate[0] if isinstance(rate, list) else rate):g}"
+
+
+def schedule(record: Record) -> str:
+    """Schedule and warm-up of a run."""
+    settings = record["settings"]["lr_scheduler"]
+    return f"{settings['_name']}, {number(settings['warmup_updates'])}"
 
 
 def regularisation(record: Record) -> str:

@@ -89,6 +89,7 @@ def plot_curves(
     note: str,
     columns: int | None = None,
     log: bool = True,
+    doublings: bool = False,
     markers: bool = True,
     source: str = "",
 ) -> None:
@@ -102,6 +103,7 @@ def plot_curves(
         note: printed below: what was measured, where, when.
         columns: panels side by side; default: `SIDE_BY_SIDE`, and never more.
         log: logarithmic axes, without the points that are not positive.
+        doublings: a logarithmic x axis with base 2, each of its places named.
         markers: a dot at every point.
         source: identifies the data of the picture, kept in its "Source" field.
     """
@@ -109,6 +111,9 @@ def plot_curves(
     if log:
         panels = [(*texts, _positive(curves)) for *texts, curves in panels]
     figure = draw_curves(panels, columns, log, markers)
+    if doublings:
+        for axis, (*_, curves) in zip(figure.axes, panels, strict=True):
+            _double_along(axis, curves)
     save_figure(figure, path, asks, note, source)
 
 
@@ -284,11 +289,14 @@ def colors_of(
 ) -> dict[tuple[str, ...], str]:
     """The colour of each row: its method's, in tints where several are variants of one; else of a scale.
 
-    `methods`: the method of which a row is a variant, by the row's first choice.
+    `methods`: the method of which a row is a variant, by the row's first choice. The darkest of a method's
+    rows is that of its own name, then they become paler in the order of `methods`.
     """
     given, found = methods or {}, {}
     looks = {row: NAMED.get(given.get(row[0], row[0])) for row in rows}
-    for look, variants in grouped(filter(looks.get, rows), looks.get).items():
+    order = list(given)
+    darkest_first = sorted(rows, key=lambda row: order.index(row[0]) if row[0] in given else -1)
+    for look, variants in grouped(filter(looks.get, darkest_first), looks.get).items():
         for number, row in enumerate(variants):
             found[row] = tint(look.color, PALEST * number / max(1, len(variants) - 1))
     others = [row for row in rows if row not in found]
@@ -336,6 +344,13 @@ def _log_axes(axis: Axes, curves: list[Curve], alike: list[Curve]) -> None:
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(_plain))
     axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _double_along(axis: Axes, curves: list[Curve]) -> None:
+    places = sorted({x for curve in curves for x in curve.x})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(places, [_plain(x) for x in places])
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:

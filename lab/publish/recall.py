@@ -17,7 +17,7 @@ def draw_pairs(section: Section, source: str, path: Path) -> None:
     drawn = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
     note = f"Behind each name: numbers in the state of one row. {drawn}"
     panel = ("", "pairs in a row", "questions answered, %", curves_of(section))
-    plot_curves(path, [panel], asks=ASKS, note=note, log=False, source=source)
+    plot_curves(path, [panel], asks=ASKS, note=note, log=False, doublings=True, source=source)
 
 
 def curves_of(section: Section) -> list[Curve]:

@@ -41,6 +41,12 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return found
 
 
+def either(words: Iterable[str]) -> str:
+    """The words as alternatives: "a, b or c"."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def shown(value: float | None, form: str) -> str:
     """A figure as text; a dash if it is None."""
     return "–" if value is None else format(value, form)

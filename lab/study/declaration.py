@@ -70,7 +70,7 @@ OF_TRAINING = (
     "peak_memory_bytes",
     "curves.*",
 )
-ANSWERING = ("median", "change", "points", "ranked")
+ANSWERING = ("median", "highest", "change", "points", "ranked")
 """Words of an answer whose first argument is a figure, see `lab.study.page.Answer`."""
 OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
 """Figures of a record besides those of its measure."""

@@ -36,6 +36,7 @@ from lab.methods import color_of, performer_note
 from lab.publish.tables import (
     Extras,
     Section,
+    either,
     finite,
     grouped,
     markdown_table,
@@ -60,10 +61,9 @@ from lab.study.records import (
     read_files,
     settings_mark,
 )
-from lab.study.schema import GIVEN, Record, Study, not_measured, numbers, parse_expression
+from lab.study.schema import GIVEN, STUDIES, Record, Study, not_measured, numbers, parse_expression
 from lab.study.table import NONE, verdicts, write_table
 from lab.study.tuning import is_tuned_as_now, with_all_tried
-from lab.verdicts import NOT_RUN
 
 PAGE = "README.md"
 LINES = TextWrapper(120, break_long_words=False, break_on_hyphens=False)
@@ -132,16 +132,24 @@ class Answer:
             )
         return found
 
-    def value(self, figure: str, row: str) -> float:
-        """The median of a figure over the seeds of a row."""
+    def values(self, figure: str, row: str) -> list[float]:
+        """A figure of the seeds of a row."""
         expression, records = parse_expression(figure, f"{self.study.path}: answer"), self.of(row)
         if not (values := list(numbers(expression, records))):
             raise UserError(f"{self.study.path}: answer: {not_measured(expression, records[0])}")
-        return statistics.median(values)
+        return values
+
+    def value(self, figure: str, row: str) -> float:
+        """The median of a figure over the seeds of a row."""
+        return statistics.median(self.values(figure, row))
 
     def median(self, figure: str, row: str, form: str) -> str:
         """The median as text."""
         return format(self.value(figure, row), form)
+
+    def highest(self, figure: str, row: str, form: str) -> str:
+        """The highest of the seeds as text."""
+        return format(max(self.values(figure, row)), form)
 
     def change(self, figure: str, row: str, other: str) -> str:
         """How far one row's median is from another's: "12 % below"."""
@@ -184,16 +192,15 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
     The answer is filled in like notes; until all of its rows are measured, a sentence replaces it.
     """
     known = Answer(study, [record for record in records if OLDER not in record])
-    words = {name: getattr(known, name) for name in ("median", "change", "points", "ranked", "verdict")}
+    names = ("median", "highest", "change", "points", "ranked", "verdict")
+    words = {name: getattr(known, name) for name in names}
     try:
         answer = fill_in(study, "answer", words, records[0])
     except NotMeasured as error:
         answer = f"There is no answer yet: {error} has not been measured."
     groups = groups_of(study, records).values()
     found = Counter(one.outcome for group in groups for _, one in verdicts(study, group))
-    counted = ", ".join(
-        f"{number} {outcome}" for outcome, number in sorted(found.items()) if outcome != NOT_RUN
-    )
+    counted = ", ".join(f"{number} {outcome}" for outcome, number in sorted(found.items()))
     claims = f"Claims of the papers: {counted}." if counted else ""
     return "\n\n".join(filter(None, [study.asks, answer, claims]))
 
@@ -213,7 +220,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         "data": first["data"] or {},
         "flags": f" with {' '.join(first['flags'])}" if first["flags"] else "",
         "over_seeds": over_seeds(records),
-        "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
+        "updates": either(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
     }
     return fill_in(study, "notes", json.loads(json.dumps(known, default=str)), first)
 
@@ -285,15 +292,25 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     return f"{title}\n\n{markdown_table(['', *values], lines)}"
 
 
-def write_page(study: Study, records: Sequence[Record], pictures: Iterable["Picture"] = ()) -> str:
-    """The whole page in Markdown, with links to its pictures."""
+def write_page(
+    study: Study, records: Sequence[Record], pictures: Iterable["Picture"] = (), closing: str = ""
+) -> str:
+    """The whole page in Markdown, with links to its pictures; `closing` is its last line."""
     links = grouped(pictures, lambda picture: picture.group)
     parts = [
         write_group(study, name, group, [picture.link for picture in links.get(name, ())])
         for name, group in groups_of(study, records).items()
     ]
     opening = list(filter(None, [f"# {study.about}", write_answer(study, records)]))
-    return marked("\n\n".join([*opening, *parts]) + "\n")
+    return marked("\n\n".join([*opening, *parts, *filter(None, [closing])]) + "\n")
+
+
+def how_to_train(study: Study, out: Path) -> str:
+    """The last line of a committed page; empty for a study of the user's own, and in another folder."""
+    if study.path.parent != STUDIES or out.absolute() != RESULTS / study.name:
+        return ""
+    how_long = "[how long](../../docs/studies.md#how-long-a-study-takes)"
+    return f"To train these cells yourself: `scripts/study.sh {study.name}` ({how_long})."
 
 
 @dataclass(frozen=True)
@@ -343,7 +360,7 @@ def words_of_curves(study: Study, records: Sequence[Record]) -> list[Any]:
     methods = study.plot.get("methods", {})
     rows = [(spec.label(key), color_of(methods.get(key[0], key[0]))) for key in spec.rows_of(shown)]
     title = title_of(study, group_of(study, shown[0]["cell"]))
-    return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0])]
+    return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0]), *methods]
 
 
 def words_of_extras(section: Section) -> list[Any]:
@@ -486,7 +503,7 @@ def _publish(study: Study, out: Path, check: bool) -> list[Path]:
     with explained_records(study, records, out):
         pictures = pictures_of(study, records, out)
         check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
-        text = write_page(study, records, pictures)
+        text = write_page(study, records, pictures, how_to_train(study, out))
         old = [picture for picture in pictures if not picture.is_current()]
         if not check:
             for picture in old:

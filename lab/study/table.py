@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lab.publish.tables import by_seed, markdown_table, seed_of, spread
 from lab.resampling import Predictions, half_interval
@@ -44,7 +44,8 @@ from lab.verdicts import (
 Rows = Mapping[tuple[str, ...], Sequence[Record]]
 """The records of the rows of a table, by the choices that name each row."""
 NONE = "–"
-AT_BASELINE = (
+AT_BASELINE = "\\*: not better than the baseline by its margin, so nothing has been learned there."
+WITHIN_NOISE = (
     "\\*: not better than the baseline by its margin, or within the noise of the test set, so nothing has "
     "been learned there."
 )
@@ -92,7 +93,8 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
     order = correlation(spec, {key: rows[key] for key in rows if row_name(key) not in learned_nothing})
-    return [markdown_table([*header, "seeds"], lines), *([AT_BASELINE] if learned_nothing else []), *order]
+    mark = [note_of_star(rows, baselines)] if learned_nothing else []
+    return [markdown_table([*header, "seeds"], lines), *mark, *order]
 
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
@@ -153,7 +155,7 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
     lines += [[*row, *rest] for row in rows_of_papers(spec, names, bool(averaged))]
     titles = list(map(axis.label, names))
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
-    mark = [AT_BASELINE] if learned_nothing else []
+    mark = [note_of_star(cells, baselines)] if learned_nothing else []
     return [f"{figure.title}:", markdown_table(header, lines), *mark]
 
 
@@ -183,21 +185,40 @@ def span(column: Column, records: Sequence[Record]) -> str:
     return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else NONE
 
 
-def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
+def at_baseline(rows: Rows, baselines: Sequence[Baseline]) -> list[str]:
     """The rows with a median figure that is not better than a baseline's by its margin and the noise."""
-    found = []
-    for key, group in rows.items():
-        for baseline in baselines:
-            pseudo = baseline.as_record(group[0])
-            for path, margin in baseline.margin.items():
-                figure = parse_expression(path, "baseline")
-                values, level = list(numbers(figure, group)), figure(pseudo)
-                if not values or level is None:
-                    continue
+    return [
+        row_name(key)
+        for key, group in rows.items()
+        if any(lead.ahead <= max(lead.margin, lead.noise) for lead in leads(group, baselines))
+    ]
+
+
+def note_of_star(rows: Rows, baselines: Sequence[Baseline]) -> str:
+    """What a star says in a table of these rows: whether the noise of the test set counts there, too."""
+    noisy = any(lead.noise for group in rows.values() for lead in leads(group, baselines))
+    return WITHIN_NOISE if noisy else AT_BASELINE
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far a row is ahead of a baseline in one figure, the margin that it needs, and the noise."""
+
+    ahead: float
+    margin: float
+    noise: float
+
+
+def leads(records: Sequence[Record], baselines: Sequence[Baseline]) -> Iterator[Lead]:
+    """The lead of a row, by its median, in each figure with a margin."""
+    for baseline in baselines:
+        pseudo = baseline.as_record(records[0])
+        for path, margin in baseline.margin.items():
+            figure = parse_expression(path, "baseline")
+            values, level = list(numbers(figure, records)), figure(pseudo)
+            if values and level is not None:
                 ahead = math.copysign(1, margin) * (statistics.median(values) - level)
-                if ahead <= max(abs(margin), baseline.noise(level, group)):
-                    found.append(row_name(key))
-    return list(dict.fromkeys(found))
+                yield Lead(ahead, abs(margin), baseline.noise(level, records))
 
 
 PAIRS, EXTREMES, RANK = ("ratio", "difference"), ("lowest", "highest"), "rank"

@@ -266,7 +266,7 @@ def test_losses_at_one_rate_decide_nothing():
     logged_runs._check_follows(figure, found)
     [check] = figure.checks
     assert check["verdict"] == "not comparable"
-    assert check["measured"].endswith("; one rate for all, tuned for none")
+    assert check["measured"].endswith("; one learning rate for all methods, tuned for none of them")
 
 
 def test_temperature_and_tradeoff(runs, call, tmp_path):

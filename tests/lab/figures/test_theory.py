@@ -10,6 +10,7 @@ import torch
 from lab.figures import analyse, theory
 from lab.figures.analyse import THEORY
 from lab.figures.figure import Figure
+from lab.papers import statement
 from lab.publish.analysis import pages
 from tests.helpers import commands
 from tests.helpers.once import filled_once
@@ -95,6 +96,18 @@ def test_pages_show_every_figure_once(out):
     assert "LLN, Fig. 2:" in theory
     assert index.count("](theory/README.md#") == len(THEORY)
     assert "| 3 of 4 | (59): \\|∂L/∂s\\| ≤ √n c1 c2/4 |" in index
+    range_of_exponents = "lies between {low} and {high}; ".format(**statement("theory/moment-matching"))
+    assert range_of_exponents in theory and "{low}" not in theory
+    assert theory.count("c1 is the largest norm of the loss's gradient") == 1
+
+
+def test_statements_of_this_project_are_marked_and_not_counted(out):
+    index, theory = (pages(out)[out / folder / "README.md"] for folder in ("", "theory"))
+    record = json.loads((out / "theory" / "moment-matching.json").read_text())
+    ours = [one["statement"] for one in record["checks"] if one.get("ours")]
+    assert ours and all(f"| (ours) {said} |" in theory for said in ours)
+    [row] = [line for line in index.splitlines() if "[Moment matching]" in line]
+    assert " of 2 |" in row and "Rows marked (ours)" in index
 
 
 @pytest.mark.parametrize(

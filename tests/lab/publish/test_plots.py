@@ -36,6 +36,19 @@ def test_nothing_measured_is_no_point_of_a_logarithmic_axis(tmp_path):
     assert (tmp_path / "all.png").read_bytes() == (tmp_path / "kept.png").read_bytes()
 
 
+def test_an_axis_of_doublings_names_each_place(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("lab.publish.plots.save_figure", lambda figure, *others: figures.append(figure))
+    panel = ("", "pairs", "%", [Curve("a", "k", [1, 2, 4, 8], [100.0, 90.0, 50.0, 0.0])])
+    plot_curves(tmp_path / "a.png", [panel], asks="", note="", log=False, doublings=True)
+    [axis] = figures[0].axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "2", "4", "8"]
+    places = axis.transData.transform([(x, 0) for x in (1, 2, 4, 8)])[:, 0]
+    assert np.diff(places) == pytest.approx([places[1] - places[0]] * 3)
+    assert axis.get_yscale() == "linear" and len(axis.get_xticks(minor=True)) == 0
+    plt.close()
+
+
 def lab(color):
     """The colour in CIELAB, where 2.3 is a difference that is just seen."""
     level = np.array(to_rgb(color))

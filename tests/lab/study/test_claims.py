@@ -8,7 +8,16 @@ import pytest
 from lab.errors import UserError
 from lab.study.declaration import read_claim
 from lab.study.schema import Axis, Baseline, Best, parse_expression
-from lab.study.table import EDGE, at_baseline, decide, is_unbracketed, share_a_start
+from lab.study.table import (
+    AT_BASELINE,
+    EDGE,
+    WITHIN_NOISE,
+    at_baseline,
+    decide,
+    is_unbracketed,
+    note_of_star,
+    share_a_start,
+)
 from lab.verdicts import (
     CONFIRMED,
     CONTRADICTED,
@@ -70,7 +79,7 @@ def test_a_ratio(test, a, b, outcome):
 def test_the_interval_of_an_effect_by_hand():
     # differences 1, 2, 3: mean 2, deviation 1, Student's factor of two degrees of freedom 4.3027 / sqrt(3)
     found = judge_pair({1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0}, Bound("at_least", -1), ratio=False)
-    assert found.effect == "2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
+    assert found.effect == "difference 2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
     assert found.outcome == CONFIRMED
 
 
@@ -125,7 +134,7 @@ def test_rows_equal_seed_by_seed_have_no_direction(kind, number):
 
 def test_only_common_seeds_are_paired():
     found = judge_pair({1: 1.0, 2: 9.0}, {2: 8.0, 3: 7.0}, Bound("at_most", 0), ratio=False)
-    assert found.effect == "1 (1 seed; at most 0)"
+    assert found.effect == "difference 1 (1 seed; at most 0)"
 
 
 @pytest.mark.parametrize(("examples", "outcome"), [(250, UNDECIDED), (25000, CONFIRMED)])
@@ -203,7 +212,7 @@ def test_differences_that_cancel_are_zero_not_rounding():
     found = judge_pair(
         {1: 90.1, 2: 90.3, 3: 90.2}, {1: 90.3, 2: 90.2, 3: 90.1}, Bound("at_least", 1), ratio=False
     )
-    assert found.effect.startswith("0 (95 % interval")
+    assert found.effect.startswith("difference 0 (95 % interval")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +324,17 @@ def test_an_accuracy_must_leave_the_noise_of_the_smallest_test_set(examples, sta
     records = [{"found": {"accuracy": 59.8, "n": number}} for number in examples]
     baseline = Baseline("guessing", {"accuracy": 50.0}, {"accuracy": 2.0}, parse_expression("n", "test"))
     assert at_baseline({("a",): records}, [baseline]) == (["a"] if stands else [])
+
+
+@pytest.mark.parametrize(
+    ("level", "examples", "note"),
+    [(50.0, "n", WITHIN_NOISE), (0.0, "n", AT_BASELINE), (50.0, "", AT_BASELINE)],
+)
+def test_a_star_says_whether_the_noise_of_the_test_set_counts(level, examples, note):
+    """Of a score of 0, such as a correlation, no share of right answers has noise."""
+    rows = {("a",): [{"found": {"score": level, "n": 99}}]}
+    size = parse_expression(examples, "test") if examples else None
+    assert note_of_star(rows, [Baseline("guessing", {"score": level}, {"score": 2.0}, size)]) == note
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgb
 
 from lab.commands.make_results import page_of, verdict_of
 from lab.errors import UserError
@@ -27,6 +28,7 @@ from lab.study.declaration import read_study, study_names
 from lab.study.page import (
     check_one_setting,
     check_replaceable,
+    how_to_train,
     pictures_of,
     publish,
     shown_records,
@@ -144,7 +146,8 @@ def test_the_heading_of_a_group_has_the_labels_of_its_choices(study_with):
 
 ANSWER = """
 {{median("loss_nats", "elu", ".1f")}} is {{change("loss_nats", "elu", "softmax")}},
-{{points("loss_nats", "softmax", "elu")}}; {{ranked("loss_nats")[0]}} is first; linear is as good:
+{{points("loss_nats", "softmax", "elu")}}, {{highest("loss_nats", "elu", ".1f")}} at most;
+{{ranked("loss_nats")[0]}} is first; linear is as good:
 {{verdict("linear is as good")}}."""
 
 
@@ -155,7 +158,7 @@ def test_a_page_opens_with_question_answer_and_verdicts(study_with, tmp_path):
     page = publish(study, tmp_path)[0].read_text(encoding="utf-8").split("\n\n")
     assert page[2:5] == [
         "Which is best?",
-        "0.2 is 91 % below, 2.1 above; 1+elu is first; linear is as good: not comparable.",
+        "0.2 is 91 % below, 2.1 above, 0.6 at most; 1+elu is first; linear is as good: not comparable.",
         "Claims of the papers: 1 not comparable.",
     ]
     beginnings = ["## tiny", "| ", "| claim", "![tiny-curves]", "4 updates, median", "Measured on"]
@@ -186,6 +189,25 @@ def test_a_committed_page_answers_and_is_short(name):
     page = (RESULTS / name / "README.md").read_text(encoding="utf-8")
     assert read_study(name).asks in page and read_study(name).answer and "There is no answer yet" not in page
     assert len([line for line in page.splitlines() if line and not line.startswith("|")]) < 80
+    assert page.splitlines()[-1].startswith(f"To train these cells yourself: `scripts/study.sh {name}` (")
+
+
+def test_only_a_committed_page_says_how_to_train_its_cells(study_file, tmp_path):
+    """A user's own study has no name that the command knows, and another folder no documents beside it."""
+    ours, own = read_study("copy"), read_study(study_file)
+    assert how_to_train(ours, RESULTS / "copy").startswith(
+        "To train these cells yourself: `scripts/study.sh copy` "
+    )
+    assert how_to_train(ours, tmp_path) == how_to_train(own, RESULTS / "tiny") == ""
+    written(own, tmp_path)
+    assert "To train these cells" not in publish(own, tmp_path)[0].read_text(encoding="utf-8")
+
+
+def test_notes_name_every_number_of_updates(study_with):
+    first, *others = copy.deepcopy(RECORDS)
+    first["training"]["updates"] = 1_005
+    page = write_page(study_with(notes="{{updates}} updates."), [first, *others])
+    assert "\n\n4 or 1,005 updates.\n\n" in page
 
 
 @pytest.mark.parametrize(
@@ -275,6 +297,20 @@ def test_every_curve_has_a_colour_of_its_own():
     assert len(set(colors.values())) == len(rows)
     assert colors["reformer-1",] == NAMED["reformer"].color.lower()
     assert colors["transnormer_t1",] == NAMED["transnormer_t1"].color.lower()
+
+
+def test_variants_become_paler_in_the_order_of_the_yaml(study_with, tmp_path):
+    rows, variants = [("reformer-1",), ("reformer-4",), ("reformer",)], ["reformer-4", "reformer-1"]
+    colors = colors_of(rows, dict.fromkeys(variants, "reformer"))
+    reds = [colors[name,] for name in ("reformer", *variants)]
+    assert reds == sorted(reds, key=brightness) and reds[0] == NAMED["reformer"].color.lower()
+    plots = [{"curves": "train", "methods": dict.fromkeys(some, "elu")} for some in (["x", "y"], ["y", "x"])]
+    first, second = (pictures_of(study_with(plot=plot), RECORDS, tmp_path)[0] for plot in plots)
+    assert first.source != second.source
+
+
+def brightness(color):
+    return sum(to_rgb(color))
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):
@@ -425,6 +461,7 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     page = write_page(now, shown_records(now, tmp_path))
     assert "Measured with earlier settings of this study, and counted in no verdict: tiny/elu." in page
     assert "| 1+elu | 0.2000" in page and "| so | 1 |  | not run |" in page
+    assert "\n\nClaims of the papers: 1 not run.\n\n" in page
     written(now, tmp_path, [made_up("elu", 4, loss_nats=0.7)])
     page = write_page(now, shown_records(now, tmp_path))  # the others of its row are left out
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
@@ -441,7 +478,7 @@ def test_a_row_tuned_to_the_end_of_its_list_decides_no_claim_of_the_page(chosen,
     study = study_with(claims=[{"says": "so", "where": "1", "test": test}])
     records = [tuned_record(seed, chosen, ["0.1", "0.2", "0.4"]) for seed in (1, 2, 3)]
     records += [made_up("softmax", seed, loss_nats=0.2 * seed) for seed in (1, 2, 3)]
-    assert f"| so | 1 |  | {outcome} | 0.5 " in write_page(study, records)
+    assert f"| so | 1 |  | {outcome} | ratio 0.5 " in write_page(study, records)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +495,7 @@ def test_the_smallest_test_set_of_the_claimed_rows_decides(elu, softmax, outcome
     records = [made_up("elu", seed, exact=0.8, examples=elu) for seed in (1, 2, 3)]
     records += [made_up("softmax", seed, exact=0.79, examples=softmax) for seed in (1, 2, 3)]
     records += [made_up("norm-t1", seed, exact=0.5, examples=10) for seed in (1, 2, 3)]
-    assert f"| so | 1 |  | {outcome} | 1 " in write_page(study, records)
+    assert f"| so | 1 |  | {outcome} | difference 1 " in write_page(study, records)
 
 
 def write_tuned(study, out, record):
