@@ -42,7 +42,7 @@ SAMPLE_KEYS = ("text_a", "text_b", "label")
 
 
 @dataclass(frozen=True)
-class Source:
+class SplitSource:
     """Where a split is: a whole file, or the pairs of MRPC whose ids are (or are not) in a set."""
 
     path: Path
@@ -62,10 +62,10 @@ class Examples:
     empty_sentences: int = 0
 
 
-def find_sources(folder: Path, task: GlueTask, partial: bool) -> dict[str, Source]:
+def find_sources(folder: Path, task: GlueTask, partial: bool) -> dict[str, SplitSource]:
     """The file of each split; test may be missing, dev splits only if `partial`, which takes samples too."""
     found = {split: _first(folder, stem, ENDINGS) for split, stem in task.files.items()}
-    sources = {split: Source(path) for split, path in found.items() if path}
+    sources = {split: SplitSource(path) for split, path in found.items() if path}
     if "train" not in sources and task.name == "MRPC":
         sources |= _msr_sources(folder)
     if "train" not in sources and partial:
@@ -85,7 +85,7 @@ def _first(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _msr_sources(folder: Path) -> dict[str, Source]:
+def _msr_sources(folder: Path) -> dict[str, SplitSource]:
     files = {split: _first(folder, name, ("", ".gz")) for split, name in MSR_FILES.items()}
     if files["train"] is None:
         return {}
@@ -95,19 +95,22 @@ def _msr_sources(folder: Path) -> dict[str, Source]:
             f"{folder} holds no {DEV_IDS[0]}.tsv, which says what of {files['train'].name} is dev"
         )
     pairs = frozenset(tuple(line.split("\t")[:2]) for _, line in LineReader(ids).lines())
-    sources = {"train": Source(files["train"], pairs), "valid": Source(files["train"], pairs, inside=True)}
-    return sources | ({"test": Source(files["test"])} if files["test"] else {})
+    sources = {
+        "train": SplitSource(files["train"], pairs),
+        "valid": SplitSource(files["train"], pairs, inside=True),
+    }
+    return sources | ({"test": SplitSource(files["test"])} if files["test"] else {})
 
 
-def _samples(folder: Path, has_valid: bool) -> dict[str, Source]:
+def _samples(folder: Path, has_valid: bool) -> dict[str, SplitSource]:
     for ending in SAMPLES:
         train, dev = folder / f"train{ending}", folder / f"dev{ending}"
         if train.is_file() and (has_valid or dev.is_file()):
-            return {"train": Source(train)} | ({} if has_valid else {"valid": Source(dev)})
+            return {"train": SplitSource(train)} | ({} if has_valid else {"valid": SplitSource(dev)})
     return {}
 
 
-def read_examples(source: Source, task: GlueTask, split: str) -> Examples:
+def read_examples(source: SplitSource, task: GlueTask, split: str) -> Examples:
     """The examples of a split; a UserError names file and line."""
     labelled = not split.startswith("test")
     examples = Examples(source.path, labels=[] if labelled else None)
@@ -154,7 +157,7 @@ def _check_label(label: str, task: GlueTask, place: str) -> None:
 
 
 def _table_rows(
-    reader: "LineReader", source: Source, task: GlueTask, examples: Examples
+    reader: "LineReader", source: SplitSource, task: GlueTask, examples: Examples
 ) -> Iterator[tuple[str, list[str], str]]:
     """Each row: its place, its sentences and its label (empty in a test split)."""
     labelled = examples.labels is not None
@@ -271,7 +274,7 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
     check_accepted(dest, "parts of the published files", partial or not manifest["partial"], "--partial")
 
 
-def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> None:
+def check_sources(manifest: dict, sources: dict[str, SplitSource], dest: Path) -> None:
     """UserError if the folder was made from other files."""
     for split, source in sources.items():
         made_from = manifest["splits"].get(split, {})
@@ -293,7 +296,7 @@ def describe(manifest: dict) -> str:
 def prepare(
     arguments: Namespace,
     task: GlueTask,
-    sources: dict[str, Source],
+    sources: dict[str, SplitSource],
     encoder: TextEncoder,
     folder: Path,
 ) -> dict:

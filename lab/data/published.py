@@ -190,7 +190,7 @@ HEAD_REFUSED = (403, 405, 501)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """A server's status and the size it announces, or, without `status`, why there was no answer."""
 
     status: int | None
@@ -227,7 +227,7 @@ def check(corpora: Iterable[Corpus]) -> None:
         raise UserError(f"{failed} of {len(wanted)} addresses have changed or are dead; see above")
 
 
-def judge(file: PublishedFile, answer: Answer) -> str:
+def judge(file: PublishedFile, answer: ServerAnswer) -> str:
     """The verdict on one address, beginning with ok, CHANGED or DEAD."""
     if answer.status != http.client.OK:
         return f"DEAD ({answer.status or answer.reason})"
@@ -238,20 +238,20 @@ def judge(file: PublishedFile, answer: Answer) -> str:
     return f"ok, {answer.size:,} bytes"
 
 
-def ask(url: str) -> Answer:
+def ask(url: str) -> ServerAnswer:
     """Ask the server about `url` with HEAD; if it refuses, with a GET that reads no content."""
     answer = _request(url, "HEAD")
     return _request(url, "GET") if answer.status in HEAD_REFUSED else answer
 
 
-def _request(url: str, method: str) -> Answer:
+def _request(url: str, method: str) -> ServerAnswer:
     request = urllib.request.Request(url, method=method, headers={"User-Agent": USER_AGENT})
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             length = response.headers.get("Content-Length", "")
-            return Answer(response.status, int(length) if length.isdecimal() else None)
+            return ServerAnswer(response.status, int(length) if length.isdecimal() else None)
     except urllib.error.HTTPError as error:
         error.close()
-        return Answer(error.code)
+        return ServerAnswer(error.code)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        return Answer(None, reason=str(getattr(error, "reason", error)))
+        return ServerAnswer(None, reason=str(getattr(error, "reason", error)))

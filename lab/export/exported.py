@@ -55,7 +55,7 @@ SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadedModel:
     """A model in evaluation mode with the configuration `cfg` it was built from.
 
     `kind` is "CausalLM" or "MaskedLM"; `folder` has the dictionary and the tokeniser.
@@ -110,7 +110,7 @@ def vocabulary_folder(checkpoint: Checkpoint, given: Path | None) -> Path:
     return folder
 
 
-def load_source(path: Path, data: Path | None = None) -> Source:
+def load_source(path: Path, data: Path | None = None) -> LoadedModel:
     """Build the model and load its weights; UserError if this project has no such model.
 
     `data` has the dictionary if neither the checkpoint's folder nor its training data have it.
@@ -120,17 +120,17 @@ def load_source(path: Path, data: Path | None = None) -> Source:
     if any(key.startswith("encoder.") for key in checkpoint.weights):
         dictionary = read_dictionary(folder)
         model = load_encoder(read_encoder(path), dictionary)
-        return Source(model, model.args, dictionary, "MaskedLM", folder)
+        return LoadedModel(model, model.args, dictionary, "MaskedLM", folder)
     checkpoint = checkpoint.on(folder)
     if not isinstance(checkpoint.model, LinearAttentionLM):
         raise UserError(
             f"{path} holds a {type(checkpoint.model).__name__}, which is not a language model of this project"
         )
     dictionary = checkpoint.task.source_dictionary
-    return Source(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM", folder)
+    return LoadedModel(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM", folder)
 
 
-def configuration(source: Source) -> dict[str, Any]:
+def configuration(source: LoadedModel) -> dict[str, Any]:
     """The fields of `LinearAttentionConfig`; UserError if the modelling file lacks a feature."""
     check_exportable(source)
     cfg, side, stack = source.cfg, source.side, source.stack
@@ -169,7 +169,7 @@ def own_forms() -> dict[str, Path]:
     return {path.stem: path for path in own_attention_files(OWN)}
 
 
-def check_exportable(source: Source) -> None:
+def check_exportable(source: LoadedModel) -> None:
     """UserError for a model with parts that the modelling file does not have."""
     cfg, side = source.cfg, source.side
     known = (*EXPORTED, *own_forms())
@@ -200,7 +200,7 @@ def check_activation(name: str, flag: str) -> None:
         )
 
 
-def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
+def _attention_options(source: LoadedModel) -> dict[str, dict[str, Any]]:
     """The options that the attentions were built with, which an old checkpoint's configuration may lack."""
     names = {attention_class(name): name for name in (*EXPORTED, *own_forms()) if name in source.attentions}
     chosen = {}
@@ -227,13 +227,13 @@ def _feed_forward(cfg: Any, side: str) -> dict[str, Any]:
     }
 
 
-def _special_tokens(source: Source) -> dict[str, int]:
+def _special_tokens(source: LoadedModel) -> dict[str, int]:
     words = source.dictionary
     tokens = {"bos_token_id": words.bos(), "pad_token_id": words.pad(), "eos_token_id": words.eos()}
     return tokens if source.kind == "CausalLM" else {**tokens, "mask_token_id": words.index("<mask>")}
 
 
-def classifier_settings(source: Source, head: str) -> dict[str, Any]:
+def classifier_settings(source: LoadedModel, head: str) -> dict[str, Any]:
     """The fields for the classification head `head`; UserError if there is none of that name."""
     heads = dict(getattr(source.model, "classification_heads", {}))
     if head not in heads:
@@ -254,7 +254,7 @@ def classifier_settings(source: Source, head: str) -> dict[str, Any]:
     }
 
 
-def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, torch.Tensor]:
+def exported_weights(source: LoadedModel, head: str | None, tied: bool) -> dict[str, torch.Tensor]:
     """The weights under the modelling file's names, without tied duplicates."""
     prefixes = PREFIXES
     if head is not None:
@@ -272,7 +272,7 @@ def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, 
     return weights
 
 
-def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
+def model_files(source: LoadedModel, head: str | None = None) -> dict[str, bytes]:
     """Configuration, weights and code; UserError for a model that cannot be exported."""
     settings = configuration(source)
     if head is not None:

@@ -72,7 +72,7 @@ Trained with commit {trained}; exported with commit {exported}.
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RecordedPerplexity:
     """Perplexities of a `split` by name, and which `source` has measured them."""
 
     split: str
@@ -90,7 +90,7 @@ class RunRecord:
     architecture: str
     updates: int
     data: dict[str, Any]
-    evaluations: list[Evaluation]
+    evaluations: list[RecordedPerplexity]
     commit: str | None
     averaged: Sequence[str] = ()
 
@@ -128,7 +128,7 @@ def _trained_on(folder: Path) -> dict[str, Any]:
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
-def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[Evaluation]:
+def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[RecordedPerplexity]:
     """The results of evaluation commands beside the checkpoint, of these weights on the corpus."""
     found = []
     for split in SPLITS:
@@ -169,7 +169,7 @@ def _study_record(folder: Path, made: int) -> dict[str, Any]:
     return record if isinstance(found, dict) and found.get("best_update") == made else {}
 
 
-def _of_study(record: dict[str, Any]) -> list[Evaluation]:
+def _of_study(record: dict[str, Any]) -> list[RecordedPerplexity]:
     """The figures of a cell of scripts/study.sh."""
     evaluations = []
     for split in SPLITS if record else ():
@@ -179,7 +179,7 @@ def _of_study(record: dict[str, Any]) -> list[Evaluation]:
     return evaluations
 
 
-def _of_training(checkpoint: Checkpoint) -> list[Evaluation]:
+def _of_training(checkpoint: Checkpoint) -> list[RecordedPerplexity]:
     """The loss of the last validation; nothing for a classifier, or where another metric chose the best."""
     chosen_by = checkpoint.groups.get("checkpoint", {}).get("best_checkpoint_metric", "loss")
     if checkpoint.score is None or checkpoint.task_name not in PERPLEXITY_TASKS or chosen_by != "loss":
@@ -188,11 +188,13 @@ def _of_training(checkpoint: Checkpoint) -> list[Evaluation]:
     return _evaluation("valid", perplexity, None, FROM_TRAINING)
 
 
-def _evaluation(split: str, per_token: float | None, per_word: float | None, source: str) -> list[Evaluation]:
+def _evaluation(
+    split: str, per_token: float | None, per_word: float | None, source: str
+) -> list[RecordedPerplexity]:
     """One evaluation, or none where neither perplexity is a finite number."""
     metrics = {"perplexity per token": per_token, "perplexity per word": per_word}
     finite = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
-    return [Evaluation(split, finite, source)] if finite else []
+    return [RecordedPerplexity(split, finite, source)] if finite else []
 
 
 def corpus_of(record: RunRecord) -> str:
@@ -237,7 +239,7 @@ def metadata(name: str, kind: str, run: RunRecord) -> dict[str, Any]:
     return header
 
 
-def _result(kind: str, corpus: str, one: Evaluation) -> dict[str, Any]:
+def _result(kind: str, corpus: str, one: RecordedPerplexity) -> dict[str, Any]:
     return {
         "task": {"type": TASKS[kind]},
         "dataset": {"type": corpus, "name": corpus, "split": one.split},

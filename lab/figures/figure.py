@@ -76,7 +76,7 @@ def chosen(options: Namespace, *names: str) -> Content:
     return {name: getattr(options, name) for name in names}
 
 
-class Panel(dict[str, Any]):
+class LinePanel(dict[str, Any]):
     """A panel of lines, as a record holds it."""
 
     def curve(
@@ -100,10 +100,12 @@ class Figure:
         self.panels: list[Content] = []
         self.checks: list[Content] = []
 
-    def lines(self, title: str, x_label: str, y_label: str, x: str = "linear", y: str = "linear") -> Panel:
+    def lines(
+        self, title: str, x_label: str, y_label: str, x: str = "linear", y: str = "linear"
+    ) -> LinePanel:
         """Add a panel, without curves so far; `x` and `y` are the scales."""
         labels = {"title": title, "x_label": x_label, "y_label": y_label}
-        panel = Panel(kind="lines", **labels, scales=[x, y], curves=[])
+        panel = LinePanel(kind="lines", **labels, scales=[x, y], curves=[])
         self.panels.append(panel)
         return panel
 

@@ -38,7 +38,7 @@ MATCHED = {48: [(0.6, 1.65)], 64: [(0.57, 1.45)], 128: [(0.53, 0.67), (0.91, 1.2
 
 
 @dataclass(frozen=True)
-class Point:
+class CheckpointStatistics:
     """One checkpoint: its update and, layer by layer, quartiles of each measure and LLN's exponents."""
 
     update: int
@@ -63,7 +63,7 @@ def _write(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, opti
     length = options.length or last.tokens_per_sample
 
     @cache
-    def points() -> list[Point]:
+    def points() -> list[CheckpointStatistics]:
         return _points(paths, last, data, options)
 
     write_once(options, name, settings, lambda: _concentration(points(), last, length))
@@ -96,7 +96,7 @@ def evenly_spaced(paths: list[tuple[int, Path]], most: int) -> list[tuple[int, P
 
 def _points(
     paths: list[tuple[int, Path]], last: Checkpoint, data: PreparedData, options: Namespace
-) -> list[Point]:
+) -> list[CheckpointStatistics]:
     tokens = sequences(last, data, options)
     found = [_point(0, _untrained(last), tokens)]
     for update, path in paths:
@@ -111,10 +111,10 @@ def _untrained(last: Checkpoint) -> nn.Module:
     return last.task.build_model(last.config.model).eval()
 
 
-def _point(update: int, model: nn.Module, tokens: torch.Tensor) -> Point:
+def _point(update: int, model: nn.Module, tokens: torch.Tensor) -> CheckpointStatistics:
     found = [measure(given, singular_values=False) for given in inputs(model, tokens)]
     quartiles = [{key: one.quartiles(key) for key in MEASURES if key in one.numbers} for one in found]
-    return Point(update, quartiles, [_lln(one) for one in found])
+    return CheckpointStatistics(update, quartiles, [_lln(one) for one in found])
 
 
 def _lln(found: Measured) -> dict[str, float]:
@@ -128,7 +128,7 @@ def _lln(found: Measured) -> dict[str, float]:
     return {"alpha": alpha, "beta": beta, **sigmas, "least": least}
 
 
-def _concentration(points: list[Point], last: Checkpoint, length: int) -> Content:
+def _concentration(points: list[CheckpointStatistics], last: Checkpoint, length: int) -> Content:
     encoder = is_masked_lm(last)
     _, entropy, *_ = shown = ENCODERS if encoder else LANGUAGE_MODELS
     ending = ", an encoder" if encoder else ""
@@ -151,7 +151,7 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Conten
     )
 
 
-def _check_moves(figure: Figure, points: list[Point], shown: Sequence[str]) -> None:
+def _check_moves(figure: Figure, points: list[CheckpointStatistics], shown: Sequence[str]) -> None:
     """In how many layers temperature and entropy fall and the gap rises, as in LLN's Figure 1."""
     first, last = points[0].quartiles, points[-1].quartiles
     for key in shown:
@@ -187,7 +187,7 @@ def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, lengt
         )
 
 
-def _exponents(points: list[Point], last: Checkpoint) -> Content:
+def _exponents(points: list[CheckpointStatistics], last: Checkpoint) -> Content:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
     figure = Figure("Exponents of LLN in training", training=training_of(last))
@@ -217,7 +217,7 @@ def _exponents(points: list[Point], last: Checkpoint) -> Content:
     )
 
 
-def _well_matched(points: list[Point]) -> str:
+def _well_matched(points: list[CheckpointStatistics]) -> str:
     """In which checkpoints each layer's σ_q σ_k lies where matching is within 20 %, if that is known."""
     dim = points[0].exponents[0]["head_dim"]
     if dim not in MATCHED:

@@ -89,7 +89,7 @@ def describe_images(result: Result) -> str:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluator:
     """How a kind of model other than language models is evaluated.
 
     `keys` are those by which a result is recognised. For a whole checkpoint `evaluate` gives the settings of
@@ -102,11 +102,11 @@ class Evaluation:
 
 
 EVALUATIONS = {
-    "mlm": Evaluation(
+    "mlm": Evaluator(
         ("checkpoint", "split", "masked_tokens", "perplexity_per_token"), masked_lm, describe_masked_lm
     ),
-    "lra": Evaluation(("checkpoint", "task", "preset", "attention", "split", "accuracy"), lra, describe_lra),
-    "images": Evaluation(
+    "lra": Evaluator(("checkpoint", "task", "preset", "attention", "split", "accuracy"), lra, describe_lra),
+    "images": Evaluator(
         ("checkpoint", "architecture", "corpus", "original_files", "split"), images, describe_images
     ),
 }

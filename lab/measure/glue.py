@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from lab.console import number_of
-from lab.data.glue import Examples, LineReader, Source, read_examples
+from lab.data.glue import Examples, LineReader, SplitSource, read_examples
 from lab.data.tokenization import TextEncoder, encode_sentences
 from lab.errors import UserError
 from lab.files import begins, check_output, read_object, say_replaced, shown_path, write_atomically
@@ -210,7 +210,7 @@ def read_input(path: Path, task: GlueTask) -> Examples:
         raise UserError(f"no file {path}")
     first = next(LineReader(path).lines(), (1, ""))[1].split("\t")
     labelled = task.label in first or (bool(task.columns) and len(first) == len(task.columns))
-    return read_examples(Source(path), task, "valid" if labelled else "test")
+    return read_examples(SplitSource(path), task, "valid" if labelled else "test")
 
 
 def check_task(encoder: Checkpoint, task: GlueTask) -> None:

@@ -57,7 +57,7 @@ not learned the bytes at the start of an image: they are taken from test images.
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationHelp:
     """A command that evaluates one kind of model; language models have their own.
 
     `text` is its help, `checkpoint` and `data` the help of the arguments. Models of images know the data of
@@ -72,19 +72,19 @@ class Evaluation:
 
 
 EVALUATIONS = {
-    "mlm": Evaluation(
+    "mlm": EvaluationHelp(
         "scripts/lab.sh evaluate mlm",
         EVAL_MLM,
         "written by scripts/pretrain_roberta.sh",
         "a folder made by data-prep/roberta.sh",
     ),
-    "lra": Evaluation(
+    "lra": EvaluationHelp(
         "scripts/lab.sh evaluate lra",
         EVALUATE_LRA,
         "written by scripts/lab.sh train lra; checkpoint_best.pt is the best on valid",
         "a folder made by data-prep/lra.sh",
     ),
-    "images": Evaluation(
+    "images": EvaluationHelp(
         "scripts/lab.sh evaluate images",
         EVAL_IMAGES,
         "written by scripts/lab.sh train images or train vit; checkpoint_best.pt is the best on valid",

@@ -42,7 +42,7 @@ even a kill, run it again: it skips finished runs and resumes the others from th
 
 
 @dataclass(frozen=True)
-class Command:
+class TrainingHelp:
     """The help of a kind.
 
     `name` is the command, `about` its first line, `example` a YAML, `data` the command that prepares its
@@ -58,20 +58,20 @@ class Command:
 
 
 COMMANDS = {
-    "lm": Command(
+    "lm": TrainingHelp(
         "scripts/train_lm.sh",
         "Train a language model as a YAML of configs/ describes it.",
         "configs/wikitext103/transnormer_t1.yaml",
         "data-prep/",
     ),
-    "roberta": Command(
+    "roberta": TrainingHelp(
         "scripts/pretrain_roberta.sh",
         "Pre-train a RoBERTa encoder as a YAML of configs/ describes it.",
         "configs/roberta/wikitext103_lln_diag.yaml",
         "data-prep/roberta.sh",
         more=ROBERTA,
     ),
-    "lra": Command(
+    "lra": TrainingHelp(
         "scripts/lab.sh train lra",
         "Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space says.",
         "configs/lra_skyformer/listops.yaml",
@@ -79,7 +79,7 @@ COMMANDS = {
         "runs/<preset>/<task>/<plan>",
         LRA,
     ),
-    "images": Command(
+    "images": TrainingHelp(
         "scripts/lab.sh train images",
         "Train a model of images byte by byte as a YAML of configs/images describes it.",
         "configs/images/digits.yaml",
@@ -87,7 +87,7 @@ COMMANDS = {
         "runs/images/<preset>/<plan>",
         IMAGES,
     ),
-    "vit": Command(
+    "vit": TrainingHelp(
         "scripts/lab.sh train vit",
         "Train a Vision Transformer as a YAML of configs/vit describes it.",
         "configs/vit/digits.yaml",

@@ -59,7 +59,7 @@ OF_ONE_RUN = "training"  # the folder whose figures show one run each
 OURS = "ours"  # the key of a statement that no paper makes
 REACH = 2  # of the colours of a map, in powers of ten around uniform attention
 MANY = 200  # points of a curve whose line is thin
-Panel = dict[str, Any]
+PanelRecord = dict[str, Any]
 HEAD = """# What attention does
 
 Do gradients, entropy and locality of attention behave as the papers say?
@@ -143,7 +143,7 @@ def _colors(methods: Sequence[str | None], shades: Sequence[float | None]) -> li
     return found
 
 
-def _lines(axis: Axes, panel: Panel) -> None:
+def _lines(axis: Axes, panel: PanelRecord) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(True, color="0.92")
     x_scale, y_scale = panel.get("scales", ("linear", "linear"))
@@ -194,7 +194,7 @@ def _few_labels(one: Axis) -> None:
         one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _bars(axis: Axes, panel: Panel) -> None:
+def _bars(axis: Axes, panel: PanelRecord) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(True, axis="y", color="0.92")
     axis.set_axisbelow(True)
@@ -225,7 +225,7 @@ def _bars(axis: Axes, panel: Panel) -> None:
     axis.margins(y=0.18)
 
 
-def _map(axis: Axes, panel: Panel) -> None:
+def _map(axis: Axes, panel: PanelRecord) -> None:
     values = np.array(panel["values"], dtype=float)
     length = values.shape[1]
     visible = np.arange(1, length + 1)[:, None] if panel.get("causal") else length

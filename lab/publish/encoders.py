@@ -11,7 +11,7 @@ from lab.papers import read_table
 from lab.publish.plots import Curve, level_line, plot_curves
 from lab.publish.tables import (
     Extras,
-    Section,
+    RecordGroup,
     finite,
     grouped,
     markdown_table,
@@ -23,7 +23,7 @@ from lab.store import Record
 ASKS = "Which encoders learn more than the frequencies of tokens, and after how many updates?"
 
 
-def average_tables(section: Section) -> list[str]:
+def average_tables(section: RecordGroup) -> list[str]:
     """The averages that the papers print for each method, and the tasks behind them."""
     averages = [
         {row["method"]: average_with_note(row, which) for row in paper_table(table)}
@@ -49,7 +49,7 @@ def average_tables(section: Section) -> list[str]:
     return [markdown_table(header, rows), note]
 
 
-def draw_curves(section: Section, source: str, path: Path) -> None:
+def draw_curves(section: RecordGroup, source: str, path: Path) -> None:
     """Training loss of the first seed against updates, one panel per family of methods."""
     shown, curves = of_first_seed(section.records), {}
     for name, points in curves_of(section).items():
@@ -66,7 +66,7 @@ def draw_curves(section: Section, source: str, path: Path) -> None:
     plot_curves(path, panels, asks=ASKS, note=note, log=False, markers=False, source=source)
 
 
-def curves_of(section: Section) -> dict[str, list[tuple[float, float]]]:
+def curves_of(section: RecordGroup) -> dict[str, list[tuple[float, float]]]:
     """The training loss of the first seed, by method."""
     curves = {
         record["cell"]["method"]: finite(record["training"]["curves"].get("train", []))
@@ -104,7 +104,7 @@ AVERAGED = tuple([names[which] for names in COLUMNS.values() if names[which]] fo
 AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
-def task_tables(section: Section) -> list[str]:
+def task_tables(section: RecordGroup) -> list[str]:
     """Every encoder's row over all tasks, and the papers' rows."""
     return [write_table(section.records)]
 

@@ -41,7 +41,7 @@ class Link:
         return quote(self.path)
 
 
-Cell = str | Link
+CellContent = str | Link
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Table:
     """Rows that the reader sorts by a click on the header; the first column names the row."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[CellContent]]
     caption: str = ""
 
     @property
@@ -60,7 +60,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class EmbeddedPicture:
     """An SVG, or a PNG as a data address, with the text below it."""
 
     markup: Markup
@@ -75,7 +75,7 @@ class Heading:
     level: int
 
 
-Part = str | Table | Picture | Heading
+Part = str | Table | EmbeddedPicture | Heading
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,23 @@ class Page:
     sections: Sequence[Section]
 
 
-def _is_number(cell: Cell) -> bool:
+def _is_number(cell: CellContent) -> bool:
     return isinstance(cell, str) and (cell == "–" or re.match(r"[-−]?\d", cell) is not None)
 
 
-def png(path: Path, description: str, caption: str = "") -> Picture:
+def png(path: Path, description: str, caption: str = "") -> EmbeddedPicture:
     """A PNG from a file, inside the page."""
     content = base64.b64encode(path.read_bytes()).decode()
     image = Markup('<img alt="{}" src="data:image/png;base64,{}">').format(description, content)
-    return Picture(image, caption)
+    return EmbeddedPicture(image, caption)
 
 
-def curves(panels: Sequence[Panel]) -> Picture:
+def curves(panels: Sequence[Panel]) -> EmbeddedPicture:
     """The panels `(title, x label, y unit, curves)` side by side; the same panels give the same text.
 
     Everything black (axes, text, curves) takes the colour of the page's text.
     """
-    return Picture(Markup("\n").join(_panel(panel) for panel in panels))
+    return EmbeddedPicture(Markup("\n").join(_panel(panel) for panel in panels))
 
 
 def _panel(panel: Panel) -> Markup:

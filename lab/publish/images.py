@@ -23,7 +23,7 @@ from lab.publish.plots import (
 )
 from lab.publish.tables import (
     Extras,
-    Section,
+    RecordGroup,
     drawn_from,
     finite,
     grouped,
@@ -43,23 +43,23 @@ SAME = {"t1": "transnormer_t1", "t2": "transnormer_t2", AUTHORS_FORM: LLN}
 """The mechanisms whose colours choices with other names share."""
 
 
-def by_method(section: Section, records: Sequence[Record]) -> dict[str, list[Record]]:
+def by_method(section: RecordGroup, records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records of each method, in the order of the YAML."""
     found = grouped(records, lambda record: record["cell"]["method"])
     return {name: found[name] for name in section.choices["method"] if name in found}
 
 
-def exponent_of(section: Section, method: str) -> float | None:
+def exponent_of(section: RecordGroup, method: str) -> float | None:
     """The fixed alpha = beta of a method; None for the others."""
     return section.choices["method"][method].settings.get(FIXED)
 
 
-def label_of(section: Section, method: str) -> str:
+def label_of(section: RecordGroup, method: str) -> str:
     """The label that a reader sees."""
     return section.choices["method"][method].label
 
 
-def matched(section: Section, records: Sequence[Record]) -> dict[str, list[Record]]:
+def matched(section: RecordGroup, records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records with exponents by moment matching, by method."""
     return {
         name: found
@@ -69,7 +69,7 @@ def matched(section: Section, records: Sequence[Record]) -> dict[str, list[Recor
     }
 
 
-def exponent_tables(section: Section) -> list[str]:
+def exponent_tables(section: RecordGroup) -> list[str]:
     """Lowest and highest alpha and beta of each layer in training, over the seeds (Figure 9)."""
     found = []
     for name, group in matched(section, section.records).items():
@@ -91,7 +91,7 @@ def layers_of(record: Record) -> list[str]:
     return list(dict.fromkeys(key.partition("/")[2] for key in record["found"]["exponents"]))
 
 
-def draw_accuracy(section: Section, source: str, path: Path) -> None:
+def draw_accuracy(section: RecordGroup, source: str, path: Path) -> None:
     """Accuracy on valid over the updates, a line for each attention."""
     first = of_first_seed(section.records)
     curves = [learning_curve(section, name, points) for name, points in accuracies(section).items()]
@@ -100,7 +100,7 @@ def draw_accuracy(section: Section, source: str, path: Path) -> None:
     plot_curves(path, panels, asks=asks, note=note_of_seed(first), log=False, source=source)
 
 
-def accuracies(section: Section) -> dict[str, list[tuple[float, float]]]:
+def accuracies(section: RecordGroup) -> dict[str, list[tuple[float, float]]]:
     """Accuracy on valid of the first seed, by method, without fixed exponents."""
     curves = {
         name: finite(group[0]["training"]["curves"].get("valid_accuracy", []))
@@ -110,7 +110,7 @@ def accuracies(section: Section) -> dict[str, list[tuple[float, float]]]:
     return {name: points for name, points in curves.items() if points}
 
 
-def learning_curve(section: Section, method: str, points: Sequence[Sequence[float]]) -> Curve:
+def learning_curve(section: RecordGroup, method: str, points: Sequence[Sequence[float]]) -> Curve:
     """Accuracy on valid over the updates."""
     x, y = zip(*points, strict=True)
     look = ATTENTIONS.get(SAME.get(method, method))
@@ -118,7 +118,7 @@ def learning_curve(section: Section, method: str, points: Sequence[Sequence[floa
     return Curve(label_of(section, method), tint(color, AUTHORS) if method == AUTHORS_FORM else color, x, y)
 
 
-def draw_exponents(section: Section, source: str, path: Path) -> None:
+def draw_exponents(section: RecordGroup, source: str, path: Path) -> None:
     """Alpha and beta of each layer over the updates, a row for each form of moment matching (Figure 9)."""
     first, panels = of_first_seed(section.records), []
     for name, group in matched(section, first).items():
@@ -131,7 +131,7 @@ def draw_exponents(section: Section, source: str, path: Path) -> None:
     plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)
 
 
-def fixed_exponents(section: Section) -> list[tuple[float, str]]:
+def fixed_exponents(section: RecordGroup) -> list[tuple[float, str]]:
     """The fixed values of alpha = beta in ascending order, each with its method."""
     methods = by_method(section, section.records)
     return sorted((value, name) for name in methods if (value := exponent_of(section, name)))
@@ -154,7 +154,7 @@ def bounds(record: Record) -> list[Curve]:
     return [level_line(f"paper: {value:g}", ends, value) for value in RANGE]
 
 
-def draw_fixed(section: Section, source: str, path: Path) -> None:
+def draw_fixed(section: RecordGroup, source: str, path: Path) -> None:
     """Median and range of accuracy by fixed alpha = beta, beside moment matching (Figure 10a)."""
     methods, look, fixed = by_method(section, section.records), ATTENTIONS[LLN], fixed_exponents(section)
     curves, notes = [], []
@@ -197,7 +197,7 @@ TRUE = "test images"
 ASKS = "What do images look like that each model draws, or completes below the given upper half?"
 
 
-def draw_samples(section: Section, source: str, path: Path) -> None:
+def draw_samples(section: RecordGroup, source: str, path: Path) -> None:
     """Images that each attention draws and completes, a row per attention: the first seed."""
     seed = seed_of(of_first_seed(section.records)[0])
     rows = {label: [one for one in group if seed_of(one) == seed] for label, group in section.rows.items()}

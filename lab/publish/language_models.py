@@ -13,7 +13,7 @@ from lab.papers import read_table
 from lab.publish.plots import Curve, colors_of, level_line, plot_curves, tint
 from lab.publish.tables import (
     Extras,
-    Section,
+    RecordGroup,
     either,
     grouped,
     markdown_table,
@@ -25,7 +25,7 @@ from lab.run.recipe import given_settings
 from lab.store import Record
 
 
-def settings_tables(section: Section) -> list[str]:
+def settings_tables(section: RecordGroup) -> list[str]:
     """A row for each setting: the paper's on the left, on the right all values that the records have."""
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
     records = [{**record, "settings": given_settings(record)} for record in section.records]
@@ -174,7 +174,7 @@ def ends_of(result: dict[str, Any]) -> list[int]:
     return [min(bucket["end"], result["longest"]) for bucket in result["buckets"]]
 
 
-def way_tables(section: Section) -> list[str]:
+def way_tables(section: RecordGroup) -> list[str]:
     """Perplexity ratios: each model trained with carried state over the same model trained without."""
     rows, alone = [], []
     models, segments = section.choices["model"], section.choices["segment"]
@@ -214,7 +214,7 @@ def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | Non
     return middles[0] / middles[1]
 
 
-def draw_positions(section: Section, source: str, path: Path) -> None:
+def draw_positions(section: RecordGroup, source: str, path: Path) -> None:
     """Perplexity by position with carried state, a panel per segment: the first seed."""
     shown, panels = of_first_seed(section.records), []
     colors = colors_of(list(dict.fromkeys((record["cell"]["model"],) for record in shown)))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from lab.methods import color_of
 from lab.publish.plots import GREY, Curve, plot_curves
-from lab.publish.tables import Extras, Section, drawn_from, grouped, over_seeds
+from lab.publish.tables import Extras, RecordGroup, drawn_from, grouped, over_seeds
 from lab.store import Record
 
 ASKS = "How many pairs does each attention recall, and with how large a state?"
 
 
-def draw_pairs(section: Section, source: str, path: Path) -> None:
+def draw_pairs(section: RecordGroup, source: str, path: Path) -> None:
     """The share of answers against the number of pairs; each name is followed by the size of its state."""
     drawn = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
     note = f"Behind each name: numbers in the state of one row. {drawn}"
@@ -20,7 +20,7 @@ def draw_pairs(section: Section, source: str, path: Path) -> None:
     plot_curves(path, [panel], asks=ASKS, note=note, log=False, doublings=True, source=source)
 
 
-def curves_of(section: Section) -> list[Curve]:
+def curves_of(section: RecordGroup) -> list[Curve]:
     """Median and range over the seeds of each method, in the order of the YAML, then the baselines' shares.
 
     A baseline without shares has no curve.

@@ -17,7 +17,7 @@ from typing import Any
 from lab.errors import MALFORMED
 from lab.files import shown_path
 from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, Method
-from lab.publish.html import Cell, Link, Picture, Section, Table, curves
+from lab.publish.html import CellContent, EmbeddedPicture, Link, Section, Table, curves
 from lab.publish.plots import Curve
 from lab.publish.tables import shown
 from lab.run.folder import LOG, is_aside
@@ -224,7 +224,7 @@ def training_sections(runs: Sequence[Run], beside: Path) -> list[Section]:
 
 def models(runs: Iterable[Run], beside: Path) -> Table:
     """The model, the progress and the cost of a training."""
-    rows: list[list[Cell]] = []
+    rows: list[list[CellContent]] = []
     for run in runs:
         train, valid = run.curve("train"), run.curve("valid")
         seconds, memory = run.figures["seconds"], run.figures["peak_memory_bytes"]
@@ -287,13 +287,13 @@ def written(value: Any) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-def pictures(runs: Sequence[Run]) -> list[Picture]:
+def pictures(runs: Sequence[Run]) -> list[EmbeddedPicture]:
     """Loss by update in training and on valid, a few runs in each picture; runs of one point are left out."""
     drawn = [run for run in runs if max(len(run.curve("train")), len(run.curve("valid"))) > 1]
     return [picture(drawn[start : start + CURVES]) for start in range(0, len(drawn), CURVES)]
 
 
-def picture(runs: Sequence[Run]) -> Picture:
+def picture(runs: Sequence[Run]) -> EmbeddedPicture:
     """The curves of `runs`."""
     looks = appearances(runs)
     panels = []

@@ -72,7 +72,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], figures
 
 
 @dataclass(frozen=True)
-class Section:
+class RecordGroup:
     """The records that a section of a study's page shows.
 
     `choices` has, by axis and name, each choice as the study declares it (its `label` and `settings`); `rows`
@@ -93,11 +93,11 @@ class Extras:
     `needs` says, by title, of what a picture is drawn; a section without it has no such picture.
     """
 
-    tables: Callable[[Section], list[str]] = lambda section: []
-    pictures: Mapping[str, Callable[[Section, str, Path], None]] = field(default_factory=dict)
-    needs: Mapping[str, Callable[[Section], Sized]] = field(default_factory=dict)
+    tables: Callable[[RecordGroup], list[str]] = lambda section: []
+    pictures: Mapping[str, Callable[[RecordGroup, str, Path], None]] = field(default_factory=dict)
+    needs: Mapping[str, Callable[[RecordGroup], Sized]] = field(default_factory=dict)
 
-    def drawn(self, section: Section) -> dict[str, Callable[[Section, str, Path], None]]:
+    def drawn(self, section: RecordGroup) -> dict[str, Callable[[RecordGroup, str, Path], None]]:
         """The pictures of a section, by title."""
         return {
             title: draw

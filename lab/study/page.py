@@ -35,7 +35,7 @@ from lab.measure import MEASURES
 from lab.methods import color_of, performer_note
 from lab.publish.tables import (
     Extras,
-    Section,
+    RecordGroup,
     either,
     finite,
     grouped,
@@ -363,7 +363,7 @@ def words_of_curves(study: Study, records: Sequence[Record]) -> list[Any]:
     return [study.plot, title, asks_of(study), rows, levels_of(study, shown[0]), *methods]
 
 
-def words_of_extras(section: Section) -> list[Any]:
+def words_of_extras(section: RecordGroup) -> list[Any]:
     """What the pictures of a measure show besides the records: choices, their colours, rows and baselines."""
     choices = [
         (axis, name, choice.label, str(choice.settings), color_of(name))
@@ -381,13 +381,13 @@ def extras_of(study: Study) -> Extras:
     return import_module(f"lab.publish.{MEASURES[study.evaluate].extras}").EXTRAS[study.evaluate]
 
 
-def section_of(study: Study, records: Sequence[Record]) -> Section:
+def section_of(study: Study, records: Sequence[Record]) -> RecordGroup:
     """One group of records as the extras of a measure see it."""
     spec = study.tables[0].whole()
     rows = {spec.label(key): group for key, group in spec.rows_of(records).items()}
     choices = {name: axis.choices for name, axis in study.axes.items()}
     baselines = {one.name: one.as_record(records[0]) for one in study.baselines}
-    return Section(records, choices, rows, baselines)
+    return RecordGroup(records, choices, rows, baselines)
 
 
 def shown_records(study: Study, out: Path) -> list[Record]:

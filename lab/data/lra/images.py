@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from lab.data.lra.tasks import Source
+from lab.data.lra.tasks import TaskFiles
 from lab.data.lra.writing import SplitRecord, write_pixels
 from lab.errors import UserError
 
@@ -28,7 +28,7 @@ CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE * CIFAR_SIDE
 
 
-def read_cifar10_records(source: Source) -> dict[str, np.ndarray]:
+def read_cifar10_records(source: TaskFiles) -> dict[str, np.ndarray]:
     """The records of each file, uint8 of shape (images, 3,073)."""
     files = {}
     pickled = False
@@ -84,7 +84,7 @@ LABEL_FIELD = 3
 UNSORTED = "unsorted.pixels"
 
 
-def write_image(source: Source, folder: Path, seed: int) -> dict[str, SplitRecord]:
+def write_image(source: TaskFiles, folder: Path, seed: int) -> dict[str, SplitRecord]:
     """Write the splits in grey; valid is the last tenth of a permutation of train by `seed`.
 
     UserError for the pickled version, a missing or cut file, too few images, and a label out of range.
@@ -112,7 +112,7 @@ def is_of_pathfinder(side: int, path: PurePosixPath) -> bool:
 
 
 def write_pathfinder(
-    source: Source, folder: Path, seed: int, skip_empty: bool
+    source: TaskFiles, folder: Path, seed: int, skip_empty: bool
 ) -> tuple[dict[str, SplitRecord], int]:
     """Write the splits, 80, 10 and 10 % of a permutation by `seed` of the images sorted by (B, line).
 
@@ -148,7 +148,7 @@ def write_pathfinder(
 class _Reader:
     """Reads images and metadata in whatever order they come."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TaskFiles) -> None:
         self.source = source
         self.side = source.task.side
         self.rows: dict[tuple[str, str], int] = {}

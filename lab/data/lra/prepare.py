@@ -32,7 +32,7 @@ from lab.data.lra.tasks import (
     SUMMED,
     LraTask,
     MissingFiles,
-    Source,
+    TaskFiles,
     find_source,
     lra_tasks,
 )
@@ -120,7 +120,7 @@ def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, fold
         check_files(folder, manifest, source.path, _many_files(manifest, source))
 
 
-def _many_files(manifest: dict, source: Source) -> dict[str, str]:
+def _many_files(manifest: dict, source: TaskFiles) -> dict[str, str]:
     """The hash of all files in a folder, where `manifest` sums up those that the data were made from."""
     if source.path.is_file() or not any(name.endswith(SUMMED) for name in manifest.get("sources", {})):
         return {}
@@ -172,7 +172,9 @@ class _Builder:
             sizes = {"train": sizes["train"] + sizes["valid"], "valid": 0, "test": sizes["test"]}
         return "published" if sizes == self.task.sizes else SAMPLE
 
-    def _tokens(self, source: Source | None, folder: Path) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
+    def _tokens(
+        self, source: TaskFiles | None, folder: Path
+    ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         task, options = self.task, self.options
         state_space = options.pipeline == STATE_SPACE
         counted = ["train"]
@@ -202,7 +204,9 @@ class _Builder:
         seen = [stem for split in counted for stem in stems.get(split, [])]
         return records, {"vocabulary": symbols.finish(folder, every, seen)}
 
-    def _images(self, source: Source | None, folder: Path) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
+    def _images(
+        self, source: TaskFiles | None, folder: Path
+    ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         task, options = self.task, self.options
         if source and task.name == "image":
             return write_image(source, folder, options.seed), {}

@@ -157,7 +157,7 @@ def lra_tasks(name: str) -> list[LraTask]:
 Wanted = Callable[[PurePosixPath], bool]
 
 
-class Source:
+class TaskFiles:
     """An archive or a folder that holds the files of `task`."""
 
     def __init__(self, task: LraTask, path: Path) -> None:
@@ -242,13 +242,13 @@ class Source:
         return True if known else None
 
 
-def find_source(task: LraTask, path: Path) -> Source:
+def find_source(task: LraTask, path: Path) -> TaskFiles:
     """`path` itself, or the archive of `task` in it if it is a folder of archives."""
     if path.is_file():
-        return Source(task, path)
+        return TaskFiles(task, path)
     if not path.is_dir():
         raise UserError(f"--from: there is no {path}")
     for pattern in task.archives:
         if found := sorted(path.glob(pattern)):
-            return Source(task, found[0])
-    return Source(task, path)
+            return TaskFiles(task, found[0])
+    return TaskFiles(task, path)

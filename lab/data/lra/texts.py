@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lab.data.lra.tasks import Source
+from lab.data.lra.tasks import TaskFiles
 from lab.data.lra.writing import (
     END,
     FIRST,
@@ -95,7 +95,7 @@ class CharacterSymbols:
 
 
 def write_text(
-    source: Source, folder: Path, symbols: Symbols, valid_fraction: float, seed: int
+    source: TaskFiles, folder: Path, symbols: Symbols, valid_fraction: float, seed: int
 ) -> dict[str, SplitRecord]:
     """Write the splits; `valid_fraction` of each class of train, drawn by `seed`, becomes valid.
 
@@ -122,7 +122,7 @@ def write_text(
     }
 
 
-def read_reviews(source: Source) -> dict[str, Reviews]:
+def read_reviews(source: TaskFiles) -> dict[str, Reviews]:
     """The reviews of train and test, negative ones first, in the order of their numbers."""
     reviews: dict[str, Reviews] = {"train": [], "test": []}
     for path, content in source.files(is_review):
@@ -168,7 +168,7 @@ def draw_held_out(reviews: Reviews, fraction: float, seed: int) -> np.ndarray:
     return held_out
 
 
-def _encoded(reviews: Reviews, source: Source, symbols: Symbols) -> Iterator[tuple[int, np.ndarray]]:
+def _encoded(reviews: Reviews, source: TaskFiles, symbols: Symbols) -> Iterator[tuple[int, np.ndarray]]:
     for label, name, text in reviews:
         if not text:
             raise UserError(f"{source.path}: the review {name} is empty; get the files again")

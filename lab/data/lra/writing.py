@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from lab.data.lra.tasks import LraTask, Source
+from lab.data.lra.tasks import LraTask, TaskFiles
 from lab.data.preparation import begin_bytes, row_writer, save_array, write_manifest
 from lab.data.prepared import SPLITS
 from lab.data.tokenization import SPECIAL_SYMBOLS
@@ -72,7 +72,7 @@ def write_examples(
 
 
 def write_files(
-    source: Source,
+    source: TaskFiles,
     folder: Path,
     files: Mapping[str, str],
     read: Callable[[str, BinaryIO], Iterable[tuple]],

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from lab.data import glue as glue_files
-from lab.data.glue import Source, find_sources, read_examples
+from lab.data.glue import SplitSource, find_sources, read_examples
 from lab.errors import UserError
 from lab.glue_tasks import TASKS, glue_task
 
@@ -50,7 +50,7 @@ def counts(labels):
 
 
 def read(path, name, split="train"):
-    return read_examples(Source(path), glue_task(name), split)
+    return read_examples(SplitSource(path), glue_task(name), split)
 
 
 def write(tmp_path, text, name="train.tsv"):

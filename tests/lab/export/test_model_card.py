@@ -12,7 +12,7 @@ import yaml
 
 from lab.data.published import CORPORA
 from lab.export import export_hf
-from lab.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
+from lab.export.model_card import RecordedPerplexity, RunRecord, limits, metadata, model_card, read_run
 from lab.files import read_json, write_json
 from lab.provenance import commit
 from lab.run.checkpoint import read_checkpoint
@@ -99,7 +99,9 @@ def test_results_of_other_weights_or_data_are_passed_over(run):
     assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
     write_json(run / "checkpoint_last.test.json", {**result, "architecture": "transnormer_t1"})
     assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
-        Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
+        RecordedPerplexity(
+            "test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32"
+        )
     ]
 
 
@@ -127,8 +129,8 @@ def test_record_of_a_study(is_stored, run, tmp_path):
     read = read_run(read_checkpoint(run / CHECKPOINT))
     assert read.commit == "abc" and read.data == {"corpus": "wikitext-2"}
     assert read.evaluations == [
-        Evaluation("valid", {"perplexity per token": 8.0}, "scripts/study.sh lm"),
-        Evaluation("test", {"perplexity per word": 9.0}, "scripts/study.sh lm"),
+        RecordedPerplexity("valid", {"perplexity per token": 8.0}, "scripts/study.sh lm"),
+        RecordedPerplexity("test", {"perplexity per word": 9.0}, "scripts/study.sh lm"),
     ]
 
 
@@ -156,7 +158,9 @@ def test_limits(plan, positions, word):
 
 
 def test_hubs_read_the_header(with_transformers, tmp_path):
-    evaluations = [Evaluation("test", {"perplexity per token": 7.25, "perplexity per word": 9.5}, "a")]
+    evaluations = [
+        RecordedPerplexity("test", {"perplexity per token": 7.25, "perplexity per word": 9.5}, "a")
+    ]
     run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-2"}, evaluations, None)
     card = model_card("t1", "CausalLM", {"plan": [["norm"]], "positions": "none"}, run)
     (tmp_path / "README.md").write_bytes(card)

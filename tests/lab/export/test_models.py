@@ -9,7 +9,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from lab.errors import UserError
-from lab.export.exported import Source, model_files
+from lab.export.exported import LoadedModel, model_files
 from tests.helpers import lm, roberta
 from tests.helpers.prepared import write_files
 
@@ -48,7 +48,7 @@ MODELS = {
 }
 
 
-def build(architecture: str, **options) -> Source:
+def build(architecture: str, **options) -> LoadedModel:
     """A model with random weights, also where training starts from zeros and ones."""
     kind = "MaskedLM" if architecture.startswith("roberta") else "CausalLM"
     config = MODEL_DATACLASS_REGISTRY[architecture]()
@@ -67,7 +67,7 @@ def build(architecture: str, **options) -> Source:
     for name, buffer in model.named_buffers():
         if name.endswith("sigma"):
             buffer.copy_(torch.tensor([1.1, 0.8]))
-    return Source(model, config, words, kind)
+    return LoadedModel(model, config, words, kind)
 
 
 def test_each_of_two_mechanisms_keeps_its_constants():

@@ -10,7 +10,7 @@ from fairseq.data import iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-from lab.export.exported import Source, model_files
+from lab.export.exported import LoadedModel, model_files
 from lab.files import ROOT, read_json
 from lab.run.plan import parsed
 from tests.helpers.once import filled_once
@@ -54,7 +54,7 @@ def fairseq_losses(flags: str, data: Path, out: Path) -> list[float]:
     torch.manual_seed(1)
     model = task.build_model(cfg.model)
     kind = "MaskedLM" if cfg.task._name == "masked_lm" else "CausalLM"
-    source = Source(model.eval(), cfg.model, task.source_dictionary, kind)
+    source = LoadedModel(model.eval(), cfg.model, task.source_dictionary, kind)
     write_files(out / "model", model_files(source))
 
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))

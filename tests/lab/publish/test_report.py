@@ -10,7 +10,7 @@ import pytest
 
 from lab.files import marked, write_json
 from lab.publish import report
-from lab.publish.html import Heading, Page, Picture, Section, Table, markdown_parts, render
+from lab.publish.html import EmbeddedPicture, Heading, Page, Section, Table, markdown_parts, render
 from lab.publish.report import environments_in
 from lab.publish.report_runs import appearances, find_runs, read_configuration
 from lab.store import STORE
@@ -255,7 +255,7 @@ def test_parts_of_documents(tmp_path):
     assert (note, goals) == ("A note of two lines.", ["met: one", "bold"])
     assert table == Table(["", "512"], [["a | b*", "1.5"]], "Seconds, by length:")
     assert table.kinds == ["text", "number"]
-    assert isinstance(picture, Picture) and "the curves" in picture.markup
+    assert isinstance(picture, EmbeddedPicture) and "the curves" in picture.markup
     page = render(Page("A page", "", [Section("One", [title, part])]))
     assert "<h3>A title</h3>" in page and "<h4>A part</h4>" in page
 
