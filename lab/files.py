@@ -236,8 +236,8 @@ Ours = Callable[[Path], bool]
 """Whether a file that exists is a result of the command."""
 
 # Folders of the project itself, which take no results; `results` holds those of the documents.
-OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs", "conventions")
-OWN += ("data-prep", "docs", "lab", "scripts", "tests", "user_dir")
+PROJECT_FOLDERS = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs", "conventions")
+PROJECT_FOLDERS += ("data-prep", "docs", "lab", "scripts", "tests", "user_dir")
 LARGEST_RECORD = 64 * 2**20
 """Bytes; every record of a command is far smaller."""
 MARK = "<!-- linear-attention has generated this page: what is changed here is lost -->"
@@ -364,7 +364,7 @@ def _check_not_prepared(folders: Iterable[Path], named: Path, option: str) -> No
 
 
 def _check_not_own(folder: Path, named: Path, option: str) -> None:
-    for name in OWN:
+    for name in PROJECT_FOLDERS:
         if folder.resolve().is_relative_to(ROOT / name):
             raise UserError(
                 f"{named} is in {ROOT / name}, which belongs to the project; choose another {option}"

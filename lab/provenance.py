@@ -39,7 +39,7 @@ OPERATOR = ("causal_linear_attention",)
 MODELS = ("attention", "criterions", "models", "modules", "optim")
 """Parts of user_dir; another part counts where a benchmark imports it, of `TASKS` only what it imports."""
 PLANS = "conventions/plans.py"
-BENCHMARKS = "benchmarks/"
+BENCHMARK_FOLDER = "benchmarks/"
 IMPORTS = r"^from benchmarks(?: import |\.)(?!run\b|operator_report\b)(\w+)"
 """Imports from benchmarks/, except the driver and the report, which decide no figure."""
 SUFFIXES = (".py", ".cpp", ".h", ".inl", ".cu", ".cuh")
@@ -114,7 +114,7 @@ def commit(root: Path = ROOT) -> str:
 def measured_code(command: str) -> str | dict[str, str]:
     """The sources that decide the figures of a command: a hash per source for benchmarks, else one of all."""
     sources = measured_sources(command)
-    return sources if command.startswith(BENCHMARKS) else fingerprint(sources)
+    return sources if command.startswith(BENCHMARK_FOLDER) else fingerprint(sources)
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -217,7 +217,8 @@ def measured_sources(command: str, root: Path = ROOT) -> dict[str, str]:
     A benchmark without models measures the operator alone; any other command trains models.
     """
     script = command.partition(" ")[0]
-    scripts = closure({script}, IMPORTS, BENCHMARKS, root) if script.startswith(BENCHMARKS) else set()
+    is_benchmark = script.startswith(BENCHMARK_FOLDER)
+    scripts = closure({script}, IMPORTS, BENCHMARK_FOLDER, root) if is_benchmark else set()
     used = set().union(*(re.findall(r"\buser_dir(?:\.(\w+))?", read(root / one)) for one in scripts))
     used |= set() if scripts else {"tasks"}
     found = [root / part for part in OPERATOR]
@@ -246,7 +247,7 @@ def measured_methods(command: str, architectures: Collection[str], root: Path = 
     """
     if architectures and {name.removeprefix("roberta_") for name in architectures} <= NAMED.keys():
         return architectures
-    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARKS, root)
+    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARK_FOLDER, root)
     return NAMED.keys() & {word for one in scripts for word in re.findall(r"\w+", read(root / one))}
 
 
@@ -266,7 +267,7 @@ def unused_tasks(sources: Iterable[str], command: str, root: Path = ROOT) -> set
 
     They are none where it imports the package itself, which has all tasks.
     """
-    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARKS, root)
+    scripts = closure({command.partition(" ")[0]}, IMPORTS, BENCHMARK_FOLDER, root)
     named = {
         name for one in scripts for name in re.findall(r"\buser_dir\.tasks\b(?:\.(\w+))?", read(root / one))
     }
@@ -318,7 +319,7 @@ def without_words(text: str) -> str:
 def stale(record: Any) -> str:
     """Which sources of a record of costs have changed since, in a sentence; empty for a current one."""
     settings = record.get("settings") or {}
-    costs = [one for one in environments(record) if one.get("command", "").startswith(BENCHMARKS)]
+    costs = [one for one in environments(record) if one.get("command", "").startswith(BENCHMARK_FOLDER)]
     differ: set[str] = set()
     for one in costs:
         code = one.get("code")

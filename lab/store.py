@@ -127,7 +127,7 @@ def read_store(path: Path) -> list[Record]:
                 shared[content["shared"]] = content["value"]
             else:
                 records.append(_unpacked(content, shared))
-                place_of(records[-1])
+                record_path(records[-1])
         except MALFORMED:
             wrong = "is not a record; restore the file, or remove the line to measure its cell again"
             if line.startswith("<<<<<<< "):
@@ -149,14 +149,14 @@ def stored(folder: Path) -> dict[Path, Record]:
 def _stored_at(path: Path, changed: int, size: int) -> dict[Path, Record]:
     found: dict[Path, Record] = {}
     for record in read_store(path):
-        place = place_of(record)
+        place = record_path(record)
         if place in found:
             raise UserError(f"{shown_path(path)} has two records of {place}; remove one of the two lines")
         found[place] = record
     return found
 
 
-def place_of(record: Record) -> Path:
+def record_path(record: Record) -> Path:
     """Where the record of a cell lies as a file, below the folder of its study."""
     cell = record["cell"]
     tried = [f"{axis}-{value}" for axis, value in cell.get("tuning", {}).items()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from lab.console import Parser
 from lab.errors import UserError
 from lab.files import MEASURED, ROOT, read_json, shown_path
-from lab.provenance import BENCHMARKS, commit, stale
+from lab.provenance import BENCHMARK_FOLDER, commit, stale
 
 OPERATOR = "operator_cpu/operator_cost"
 BY_VALUE = (
@@ -63,9 +63,9 @@ def renewal(path: Path) -> list[str]:
     name = record.get("benchmark") or path.stem.removesuffix("_cpu")
     if name in AT_ONCE:
         script, *rest = AT_ONCE[name]
-        return [BENCHMARKS + script, *rest, "--out", shown_path(path.parent)] if stale(record) else []
+        return [BENCHMARK_FOLDER + script, *rest, "--out", shown_path(path.parent)] if stale(record) else []
     settings, out = record.get("settings"), path if "settings" in record else path.parent
-    words = [f"{BENCHMARKS}{name}.py", "--device", "cpu"]
+    words = [f"{BENCHMARK_FOLDER}{name}.py", "--device", "cpu"]
     if settings:
         words += ["--architectures", ",".join(settings["architectures"])]
         words += ["--time-limit", f"{limit:g}"] if (limit := settings.get("time_limit")) else []

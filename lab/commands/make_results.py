@@ -221,13 +221,13 @@ def claims_section() -> str:
 
 def page_of(item: dict[str, str]) -> str:
     """Links to where the figures are."""
-    pages = list(filter(None, map(place_of, item["study"].split()))) or [item["page"]]
+    pages = list(filter(None, map(page_link, item["study"].split()))) or [item["page"]]
     return ", ".join(
         f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" for page in filter(None, pages)
     )
 
 
-def place_of(name: str) -> str | None:
+def page_link(name: str) -> str | None:
     """Where a link to a study, or to a figure of the analysis, leads from results/; None without a page."""
     figure, page = RESULTS / f"{name}.json", f"{name}/README.md"
     if figure.is_file():

@@ -24,7 +24,7 @@ from lab.run.folder import move_aside
 from lab.run.process import run_fairseq
 from lab.run.recipe import shortened
 from lab.store import STORE
-from lab.study.cells import MARK, Cell, Plan, cells_of
+from lab.study.cells import STUDY_COMMAND, Cell, Plan, cells_of
 from lab.study.cli import run_study
 from lab.study.declaration import read_study
 from lab.study.page import PAGE
@@ -81,7 +81,7 @@ def asked_cells(options: Namespace) -> list[Cell]:
 def start_over(cells: Sequence[Cell]) -> None:
     """Move the runs of this command, their records, page and curves aside; other files stay."""
     out = cells[0].plan.out
-    begun = [cell for cell in cells if is_run(cell.folder, MARK) or cell.record_path.is_file()]
+    begun = [cell for cell in cells if is_run(cell.folder, STUDY_COMMAND) or cell.record_path.is_file()]
     folders = [cell.folder.parent for cell in begun]
     with ExitStack() as locks:
         for folder in folders:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from lab.data.preparation import Split, check_settings, describe, finish, prepare_once, text_path
+from lab.data.preparation import Split, check_prepared_with, describe, finish, prepare_once, text_path
 from lab.data.prepared import SPLITS
 from lab.data.tokenization import learn_pieces
 from lab.errors import UserError
@@ -62,7 +62,7 @@ def main(arguments: Namespace) -> None:
     """Prepare the corpus, or check the existing one."""
     dest, size = arguments.dest, arguments.vocab_size
     manifest = prepare_once(dest, lambda folder: prepare(load_topics(), size, folder))
-    check_settings(dest, manifest, {"corpus": CORPUS, "vocabulary": size})
+    check_prepared_with(dest, manifest, {"corpus": CORPUS, "vocabulary": size})
     print(f"{dest} is ready: {describe(manifest)}")
 
 

@@ -24,7 +24,7 @@ from lab.data.lra.tasks import find_source, lra_tasks
 from lab.data.preparation import (
     check_accepted,
     check_files,
-    check_settings,
+    check_prepared_with,
     prepare_once,
     save_array,
     write_manifest,
@@ -230,7 +230,7 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
 
 CLASSES = ("cat", "dog")
 EACH = 12_500  # photographs of a class
-NAME = re.compile(r"(?:^|/)(cat|dog)[./](\d+)\.jpg$", re.IGNORECASE)
+PET_FILE = re.compile(r"(?:^|/)(cat|dog)[./](\d+)\.jpg$", re.IGNORECASE)
 SIDE = 224
 MARGIN = 8 / 7  # the short side of an evaluation image before its centre is cut out, over that side
 HELD_OUT, SEED = 0.2, 42
@@ -286,7 +286,7 @@ def photographs(source: Path) -> list[Photograph]:
     """
     found: dict[tuple[int, int], Photograph] = {}
     for name, content in _files(source):
-        if match := NAME.search(name):
+        if match := PET_FILE.search(name):
             label, number = CLASSES.index(match[1].lower()), int(match[2])
             if (label, number) in found:
                 raise UserError(
@@ -445,7 +445,7 @@ def prepare_images(options: Namespace) -> dict:
 
     manifest = prepare_once(options.dest, build)
     there = {"grey": False, "size": None, **manifest}
-    check_settings(options.dest, there, {"corpus": options.set, **shape})
+    check_prepared_with(options.dest, there, {"corpus": options.set, **shape})
     check_files(options.dest, manifest, options.source)
     accepted = options.partial or manifest["verified"] is not False
     check_accepted(options.dest, "other files than the original ones", accepted, "--partial")

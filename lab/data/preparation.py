@@ -105,7 +105,7 @@ def _prepare(dest: Path, build: Build) -> dict:
         os.close(lock)
 
 
-def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
+def check_prepared_with(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
     """UserError where the folder `dest` was prepared with other settings than `wanted`."""
     for key, value in wanted.items():
         if manifest.get(key) != value:

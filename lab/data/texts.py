@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from lab.data.preparation import (
     Split,
     check_accepted,
-    check_settings,
+    check_prepared_with,
     describe,
     finish,
     prepare_once,
@@ -66,7 +66,7 @@ def prepare(
         return manifest
 
     manifest = prepare_once(dest, build)
-    check_settings(dest, manifest, settings)
+    check_prepared_with(dest, manifest, settings)
     check(dest, manifest)
     accepted = arguments.allow_unverified or manifest["verified"] is not False
     check_accepted(dest, "unverified files", accepted, "--allow-unverified")

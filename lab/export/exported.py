@@ -34,7 +34,7 @@ from user_dir.models.options import attention_options
 from user_dir.models.stack import is_pre_norm, layer_places, planned_layers, positions_kind
 from user_dir.modules.feed_forward import ACTIVATIONS, default_glu_width
 
-OWN = "export"
+OWN_FOLDER = "export"
 """In a folder of a user's own attentions: their forms for exported models."""
 EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag", "retention", "lightning", "gated")
 NORMS = ("layernorm", "rmsnorm", "weighted_rmsnorm", "scalenorm")
@@ -166,7 +166,7 @@ def configuration(source: LoadedModel) -> dict[str, Any]:
 
 def own_forms() -> dict[str, Path]:
     """The files with the exported forms of a user's own attentions, by the name of the attention."""
-    return {path.stem: path for path in own_attention_files(OWN)}
+    return {path.stem: path for path in own_attention_files(OWN_FOLDER)}
 
 
 def check_exportable(source: LoadedModel) -> None:

@@ -87,7 +87,7 @@ SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 TYPES = "embeddings.token_type_embeddings.weight"
 
 COMMAND = "import_hf.sh"
-OWN = ("--arch", "--task", "--criterion", "--user-dir")
+OWNED_FLAGS = ("--arch", "--task", "--criterion", "--user-dir")
 RESULT = "imported.pt"
 OTHER_DATA = "give the folder prepared with the tokeniser of the weights"
 # Entries that fairseq expects in a checkpoint from which training starts.
@@ -305,7 +305,7 @@ def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     if options.arch not in encoders():
         near = suggestion(options.arch, encoders()) or f"; choose one of {', '.join(encoders())}"
         raise UserError(f"there is no encoder {options.arch!r}{near}")
-    check_owned("scripts/lab.sh import", flags, OWN)
+    check_owned("scripts/lab.sh import", flags, OWNED_FLAGS)
     config = read_config(options.source)
     dictionary = read_dictionary(options.data)
     check_output_folder(options.out, "DIR")

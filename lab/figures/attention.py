@@ -24,10 +24,10 @@ from lab.figures.models import (
     chosen_layers,
     inputs,
     is_masked_lm,
-    label_of,
     load,
     mark_of,
     method_of,
+    model_label,
     open_split,
     sequences,
     training_of,
@@ -67,7 +67,7 @@ class Layers:
     @property
     def label(self) -> str:
         """Its name in a figure."""
-        return label_of(self.trained)
+        return model_label(self.trained)
 
     @property
     def half(self) -> int:
@@ -107,7 +107,7 @@ def run_attention(options: Namespace) -> None:
 
 def _layers(trained: Checkpoint, data: PreparedData, options: Namespace) -> Layers:
     tokens = sequences(trained, data, options)
-    print(f"  {label_of(trained)}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
+    print(f"  {model_label(trained)}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
     found = [measure(given) for given in chosen_layers(inputs(trained.model, tokens), options.layers)]
     return Layers(trained, tokens, found, torch.stack([_score(one, options) for one in found]))
 
@@ -198,7 +198,7 @@ def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) 
 
 def _budgets(models: list[Checkpoint]) -> str:
     """After how many updates the models are compared."""
-    return "Updates: " + ", ".join(f"{label_of(one)} {one.updates:,}" for one in models) + "."
+    return "Updates: " + ", ".join(f"{model_label(one)} {one.updates:,}" for one in models) + "."
 
 
 def _signed(models: list[Layers]) -> str:
@@ -227,7 +227,7 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> C
             figure.panels.append(
                 {
                     "kind": "map",
-                    "title": f"{label_of(trained)}, layer {layer}",
+                    "title": f"{model_label(trained)}, layer {layer}",
                     "tokens": words,
                     "causal": given.causal,
                     "values": normalized_rows(matrix)[0].mean(0),

@@ -15,10 +15,10 @@ from lab.figures.models import (
     about,
     inputs,
     is_masked_lm,
-    label_of,
     load,
     mark_of,
     method_of,
+    model_label,
     open_split,
     run_name,
     sequences,
@@ -88,7 +88,7 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Content:
     found = _measured(trained, tokens)
     layers = {name: int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found}
     bounded = {name: one for name, one in found.items() if one["bound"] is not None}
-    figure = Figure(f"Gradients by the scores, {label_of(trained)}", training=training_of(trained))
+    figure = Figure(f"Gradients by the scores, {model_label(trained)}", training=training_of(trained))
     panel = figure.lines("Largest gradient by a score", "layer", "|∂L/∂s|", y="log")
     largest = [one["largest"] for one in found.values()]
     panel.curve("|∂L/∂s|", layers.values(), largest, method_of(trained), style="o-")
@@ -103,7 +103,7 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Content:
             f"{one['largest']:.3g}",
         )
     return figure.record(
-        f"{label_of(trained)}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
+        f"{model_label(trained)}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
         "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
         "RMSNorm; linear attention divided by its sum has none.",
         layers=found,

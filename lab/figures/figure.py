@@ -10,7 +10,7 @@ import torch
 from lab.errors import UserError
 from lab.files import FINGERPRINT, check_output, fingerprint, json_with, once, shown_path
 from lab.provenance import environment
-from lab.publish.analysis import OURS, write_figure
+from lab.publish.analysis import OURS, draw_record
 from lab.verdicts import CONFIRMED, Verdict, judge_fact
 
 DIGITS = 6  # significant digits in the JSON files
@@ -38,7 +38,7 @@ def write_once(options: Namespace, name: str, settings: Content, make: Callable[
 
     record = once(path, mark, complete, f"{options.what}, {name}")
     picture = path.with_suffix(PICTURE)
-    drawn = picture.is_file() or write_figure(path)
+    drawn = picture.is_file() or draw_record(path)
     print(f"{options.what}, {name}: {shown_path(picture if drawn else path)}", flush=True)
     for found in record.get("checks", []):
         if found["verdict"] != CONFIRMED:
@@ -54,7 +54,7 @@ def redraw(options: Namespace) -> None:
     for path in paths:
         check_output(path, FIGURE, beside=(PICTURE,))
     for path in paths:
-        if write_figure(path):
+        if draw_record(path):
             print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)
 
 

@@ -21,7 +21,7 @@ from lab.figures.models import (
     check_every_update,
     load,
     mark_of,
-    read_run,
+    read_logged_run,
     run_name,
     what_was_read,
 )
@@ -52,7 +52,7 @@ def run_gradients(options: Namespace) -> None:
     if options.at_checkpoints and options.data is None:
         raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
     data = open_prepared(options.data.absolute(), (SPLIT,)) if options.at_checkpoints else None
-    runs = [read_run(folder) for folder in options.runs]
+    runs = [read_logged_run(folder) for folder in options.runs]
     half = [run for run in runs if any("loss_scale" in record for record in run.records.values())]
     full = [run for run in runs if run not in half]
     check_apart(half)
@@ -285,7 +285,7 @@ def _minibatch_losses(trained: Checkpoint, count: int) -> Iterator[torch.Tensor]
 
 def run_temperature(options: Namespace) -> None:
     """One figure of all runs given."""
-    runs = [read_run(folder) for folder in options.runs]
+    runs = [read_logged_run(folder) for folder in options.runs]
     for run in runs:
         if run.method != "lln" or not run.valid:
             raise UserError(f"{shown_path(run.folder)} is not an LLN run with valid losses; leave it out")

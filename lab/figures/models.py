@@ -29,7 +29,7 @@ AFTER_WARMUP = "after warm-up"
 SECOND_HALF = "second half"
 
 
-def label_of(checkpoint: Checkpoint) -> str:
+def model_label(checkpoint: Checkpoint) -> str:
     """A model's name in a figure."""
     return ANALYSED[method_of(checkpoint)].label
 
@@ -245,7 +245,7 @@ def what_was_read(runs: Sequence[LoggedRun]) -> dict[str, Any]:
     return {"runs": {run_name(run.folder): sha256_of(run.folder / LOG)[:12] for run in runs}}
 
 
-def read_run(folder: Path) -> LoggedRun:
+def read_logged_run(folder: Path) -> LoggedRun:
     """The log of a run, with the last record of a repeated update; UserError if the folder holds no run."""
     folder = folder.absolute()
     log = folder / LOG

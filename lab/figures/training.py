@@ -17,9 +17,9 @@ from lab.figures.measures import ENCODERS, LANGUAGE_MODELS, MEASURES, Measured, 
 from lab.figures.models import (
     inputs,
     is_masked_lm,
-    label_of,
     load,
     mark_of,
+    model_label,
     open_split,
     run_name,
     sequences,
@@ -132,7 +132,7 @@ def _concentration(points: list[CheckpointStatistics], last: Checkpoint, length:
     encoder = is_masked_lm(last)
     _, entropy, *_ = shown = ENCODERS if encoder else LANGUAGE_MODELS
     ending = ", an encoder" if encoder else ""
-    figure = Figure(f"{label_of(last)} in training{ending}", training=training_of(last))
+    figure = Figure(f"{model_label(last)} in training{ending}", training=training_of(last))
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
     for key in shown:
         title, unit = MEASURES[key]
@@ -146,7 +146,7 @@ def _concentration(points: list[CheckpointStatistics], last: Checkpoint, length:
     _check_start(figure, [quartiles[entropy][1] for quartiles in points[0].quartiles], last, length)
     _check_moves(figure, points, shown)
     return figure.record(
-        f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
+        f"{model_label(last)}, N = {length}; mean and quartiles over sequences and heads. "
         "Update 0 is the model rebuilt from its configuration and seed."
     )
 

@@ -151,7 +151,7 @@ def result_files(
     return files
 
 
-def check_settings(files: Mapping[str, Path], settings: Result) -> None:
+def check_same_settings(files: Mapping[str, Path], settings: Result) -> None:
     """UserError if one of the result files is of other `settings`."""
     for out in files.values():
         check_same_result(out, settings)
@@ -203,7 +203,7 @@ def evaluate_perplexity(options: Namespace) -> None:
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     settings = {"data": shown_path(data.folder), "context_window": options.context_window}
-    check_settings(files, {**settings, "flags": options.flags})
+    check_same_settings(files, {**settings, "flags": options.flags})
     for split, out in files.items():
         result = evaluate(checkpoint, data, split, options.context_window, options.flags, options.compile)
         write_result({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
@@ -221,7 +221,7 @@ def evaluate_with_state(options: Namespace) -> None:
     settings = {key: getattr(options, key) for key in ("segment", "reset_at_documents", "streams")}
     if options.reset_at_documents:
         del settings["streams"]  # a result has the number of documents there
-    check_settings(files, {"data": shown_path(data.folder), "model_overrides": overrides, **settings})
+    check_same_settings(files, {"data": shown_path(data.folder), "model_overrides": overrides, **settings})
     for split, out in files.items():
         result = carried_state.evaluate_carried(checkpoint, data, split, options, overrides)
         carried_state.write_carried({**result, **averaged(checkpoint)}, out)
@@ -237,7 +237,7 @@ def main(options: Namespace) -> None:
     path = checkpoint_of(options)
     files = result_files(options.command, options, path, json_with(*evaluation.keys))
     settings, results = evaluation.evaluate(path, options)
-    check_settings(files, settings)
+    check_same_settings(files, settings)
     for result in results:
         whole = {**result, **settings, **averaged(read_checkpoint(path))}
         write_result(whole, files[result["split"]], evaluation.describe(result))

@@ -48,7 +48,7 @@ from user_dir.models.compiled import compile_features
 from user_dir.models.output_matrix import has_output_matrix, masked_lm_features, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
-OWN = (
+OWNED_FLAGS = (
     *("--path", "--gen-subset", "--user-dir", "--context-window", "--num-workers", "--no-progress-bar"),
     *("--task", "--checkpoint-suffix", "--checkpoint-shard-count"),
 )
@@ -68,7 +68,7 @@ def evaluate(
     compiled: bool = False,
 ) -> dict[str, Any]:
     """Run `fairseq-eval-lm` on one split; the result as it is written to JSON."""
-    check_owned(PPL_SCRIPT, extra, OWN)
+    check_owned(PPL_SCRIPT, extra, OWNED_FLAGS)
     dictionary = Dictionary.load(str(data.dictionary))
     checkpoint.check_dictionary(data, len(dictionary))
     words = usual_words(checkpoint, data, split, context_window)

@@ -99,7 +99,7 @@ DTYPES = {
 """The dtype of each subcommand's figures; those of `tradeoff`, read from tables, name theirs themselves."""
 
 
-def write_figure(path: Path) -> bool:
+def draw_record(path: Path) -> bool:
     """The PNG of the JSON file `path`, beside it; False for a figure that has no picture."""
     record, asks = read_json(path), statement(f"{path.parent.name}/{path.stem}")["asks"]
     if not asks:

@@ -114,7 +114,7 @@ def write_table(records: Sequence[Record]) -> str:
 
     The records have each encoder's best learning rate.
     """
-    encoders = grouped(sorted(records, key=place_of), name_of)
+    encoders = grouped(sorted(records, key=encoder_rank), name_of)
     columns = [column for column in COLUMNS if any(of_column(group, *column) for group in encoders.values())]
     titles = (column_title(task, split) for task, split in columns)
     rows = [
@@ -139,7 +139,7 @@ def name_of(record: Record) -> str:
     return record["cell"].get("method") or f"{record['found']['architecture']}, here"
 
 
-def place_of(record: Record) -> int:
+def encoder_rank(record: Record) -> int:
     """The place of its encoder in the order of all tables."""
     names = list(ENCODERS)
     return names.index(name) if (name := name_of(record)) in names else len(names)

@@ -106,7 +106,7 @@ def png(path: Path, description: str, caption: str = "") -> EmbeddedPicture:
     return EmbeddedPicture(image, caption)
 
 
-def curves(panels: Sequence[Panel]) -> EmbeddedPicture:
+def svg_of(panels: Sequence[Panel]) -> EmbeddedPicture:
     """The panels `(title, x label, y unit, curves)` side by side; the same panels give the same text.
 
     Everything black (axes, text, curves) takes the colour of the page's text.

@@ -54,7 +54,7 @@ def exponent_of(section: RecordGroup, method: str) -> float | None:
     return section.choices["method"][method].settings.get(FIXED)
 
 
-def label_of(section: RecordGroup, method: str) -> str:
+def choice_label(section: RecordGroup, method: str) -> str:
     """The label that a reader sees."""
     return section.choices["method"][method].label
 
@@ -81,7 +81,7 @@ def exponent_tables(section: RecordGroup) -> list[str]:
                 values = [value for curve in curves for _, value in curve]
                 cells.append(f"{min(values):.2f} to {max(values):.2f}")
             rows.append([f"layer {number}", *cells])
-        title = f"**Figure 9: exponents of {label_of(section, name)} in training, lowest to highest**"
+        title = f"**Figure 9: exponents of {choice_label(section, name)} in training, lowest to highest**"
         found.append(f"{title}\n\n" + markdown_table(["", "α", "β"], rows))
     return found
 
@@ -115,7 +115,9 @@ def learning_curve(section: RecordGroup, method: str, points: Sequence[Sequence[
     x, y = zip(*points, strict=True)
     look = ATTENTIONS.get(SAME.get(method, method))
     color = look.color if look else GREY
-    return Curve(label_of(section, method), tint(color, AUTHORS) if method == AUTHORS_FORM else color, x, y)
+    if method == AUTHORS_FORM:
+        color = tint(color, AUTHORS)
+    return Curve(choice_label(section, method), color, x, y)
 
 
 def draw_exponents(section: RecordGroup, source: str, path: Path) -> None:
@@ -125,7 +127,7 @@ def draw_exponents(section: RecordGroup, source: str, path: Path) -> None:
         for exponent, symbol in (("alpha", "α"), ("beta", "β")):
             curves = [*exponent_curves(group[0], exponent), *bounds(group[0])]
             unit = f"{symbol} of a layer, mean over heads"
-            panels.append((label_of(section, name), "updates", unit, curves))
+            panels.append((choice_label(section, name), "updates", unit, curves))
     asks = "Do the exponents of LLN stay within 2 to 2.2 in training, as in Figure 9?"
     note = note_of_seed(first)
     plot_curves(path, panels, asks=asks, note=note, log=False, markers=False, source=source)

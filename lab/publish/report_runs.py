@@ -17,7 +17,7 @@ from typing import Any
 from lab.errors import MALFORMED
 from lab.files import shown_path
 from lab.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, Method
-from lab.publish.html import CellContent, EmbeddedPicture, Link, Section, Table, curves
+from lab.publish.html import CellContent, EmbeddedPicture, Link, Section, Table, svg_of
 from lab.publish.plots import Curve
 from lab.publish.tables import shown
 from lab.run.folder import LOG, is_aside
@@ -305,7 +305,7 @@ def picture(runs: Sequence[Run]) -> EmbeddedPicture:
         ]
         if lines:
             panels.append((title, "updates", "loss, bits", lines))
-    return curves(panels)
+    return svg_of(panels)
 
 
 def appearances(runs: Sequence[Run]) -> list[tuple[str, str, str]]:

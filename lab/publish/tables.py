@@ -13,7 +13,7 @@ from lab.store import Record
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 Figure = Callable[[Record], Any]
-MEASURED = "training times are those of a machine that may have done other work."
+TIMES_NOTE = "training times are those of a machine that may have done other work."
 """How every page ends its notes."""
 MEASURED_ON = "Measured on "
 """How that paragraph begins."""
@@ -162,10 +162,10 @@ def over_seeds(records: Sequence[Record]) -> str:
     return f"median (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
 
 
-def measured_on(records: Sequence[Record]) -> str:
+def sessions_sentence(records: Sequence[Record]) -> str:
     """Machines, days and commits, in a sentence."""
     environments = [record["environment"] for record in records]
     machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
     found = {one[key] for one in environments for key in ("commit", "measured_at") if key in one}
     commits = ", ".join(sorted(found))
-    return f"{MEASURED_ON}{'; '.join(machines)} (commit {commits}); {MEASURED}"
+    return f"{MEASURED_ON}{'; '.join(machines)} (commit {commits}); {TIMES_NOTE}"

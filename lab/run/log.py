@@ -49,7 +49,7 @@ class LogTail:
         self.file.close()
 
 
-def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Entry]]:
+def log_entries(lines: Iterable[str]) -> Iterator[tuple[str, Entry]]:
     """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`.
 
     fairseq's --log-file has them without a kind, and each of them once more with every epoch.
@@ -78,7 +78,7 @@ def read_log(log: Path) -> dict[str, list[Entry]]:
     """The figures in a log by kind: `train_inner` (an interval), `train` (an epoch), `valid`, `usage`."""
     records: dict[str, list[Entry]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
     with log.open(encoding="utf-8", errors="replace") as lines:
-        for kind, record in read_records(lines):
+        for kind, record in log_entries(lines):
             records[kind].append(record)
     return records
 

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from lab.run.log import Entry, read_records
+from lab.run.log import Entry, log_entries
 
 SECONDS_BETWEEN_LINES = 15
 SECONDS_OF_SILENCE = 20
@@ -48,7 +48,7 @@ class Progress:
     def feed(self, line: str) -> None:
         """Take note of one line of the log."""
         self.doing = next((doing for sign, doing in DOING.items() if sign in line), self.doing)
-        for kind, record in read_records([line]):
+        for kind, record in log_entries([line]):
             if kind == "valid":
                 self.valid_loss = record["valid_loss"]
                 self.valid_accuracy = record.get("valid_accuracy")

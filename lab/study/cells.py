@@ -51,10 +51,10 @@ DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", 
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
 GLUE = "sentence_prediction"
 """The task of fine-tuning, whose length follows from the data."""
-MARK = "study.sh"
+STUDY_COMMAND = "study.sh"
 """How the folder of a cell names the command that has made it."""
 
-OWN = {
+OWNED_FLAGS = {
     **{"--seed": "--seeds", "--save-dir": "--out"},
     **dict.fromkeys(("--restore-file", "--finetune-from-model"), "start in the study's YAML"),
     **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
@@ -137,7 +137,7 @@ class Cell:
     @property
     def run(self) -> RunFolder:
         """Its folder, marked with these settings."""
-        return RunFolder(self.folder, "--out", MARK, self.fingerprint())
+        return RunFolder(self.folder, "--out", STUDY_COMMAND, self.fingerprint())
 
     @property
     def first_seed(self) -> int:
@@ -462,7 +462,7 @@ def known_values(study: Study, axis: str) -> list[str]:
 
 def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     """UserError for a flag of the user's that the chosen choices set."""
-    ours = dict(OWN)
+    ours = dict(OWNED_FLAGS)
     for name, choices in zip(plan.study.axes, chosen, strict=True):
         for choice in choices:
             for key in setting_names(choice.settings, plan.study.axes):
@@ -510,10 +510,10 @@ def check_layer_plans(cells: Iterable[Cell]) -> None:
         side = cell.plan_setting().removesuffix("_attention")
         plan, layers = option(given, f"--{side}-attention"), option(given, f"--{side}-layers")
         if plan:
-            check_plan(plan, int(layers) if (layers or "").isdecimal() else None, cell.name)
+            check_plan_words(plan, int(layers) if (layers or "").isdecimal() else None, cell.name)
 
 
-def check_plan(plan: str, layers: int | None, where: str) -> None:
+def check_plan_words(plan: str, layers: int | None, where: str) -> None:
     """UserError if a plan does not fit a model with so many layers (None: unknown)."""
     allowed = [*MECHANISMS, *(path.stem for path in own_attention_files())]
     for item in read_plan(plan, layers, where, allowed):

@@ -34,7 +34,7 @@ from lab.publish.tables import grouped
 from lab.run.folder import RunFolder
 from lab.run.log import run_figures
 from lab.run.process import import_quickly
-from lab.store import place_of
+from lab.store import record_path
 from lab.study.cells import (
     Cell,
     Plan,
@@ -498,7 +498,7 @@ def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
 def keep_best_of(best: Best, records: Iterable[Record], study: Study, out: Path) -> None:
     """Keep the weights of the best of these runs that has any, and say where if no other run was better."""
     scores = {
-        out / place_of(record).with_suffix(""): best.order(value)
+        out / record_path(record).with_suffix(""): best.order(value)
         for record in records
         if (value := best.figure(record)) is not None
     }

@@ -40,14 +40,14 @@ from lab.publish.tables import (
     finite,
     grouped,
     markdown_table,
-    measured_on,
     note_of_seed,
     of_first_seed,
     over_seeds,
     seed_of,
+    sessions_sentence,
 )
 from lab.run.recipe import given_settings
-from lab.store import STORE, place_of, stored
+from lab.store import STORE, record_path, stored
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import plotted_by
 from lab.study.records import (
@@ -232,7 +232,7 @@ def fill_in(study: Study, key: str, known: Mapping[str, Any], first: Record) -> 
         return refilled(sandbox.from_string(getattr(study, key)).render(known).strip())
     except NOT_FILLED_IN as error:
         raise UserError(
-            f"{study.path}: {key} cannot be filled in from the record {place_of(first)}: {error}"
+            f"{study.path}: {key} cannot be filled in from the record {record_path(first)}: {error}"
         ) from None
 
 
@@ -261,7 +261,7 @@ def write_group(
         write_notes(study, records),
         best_note(study.best, records),
         *performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records)),
-        measured_on(records),
+        sessions_sentence(records),
     ]
     results = [*tables, note_of_older(records), *extra, claims, tuned_table(study, records)]
     return "\n\n".join(filter(None, [*heading, *results, *pictures, *notes]))
@@ -442,7 +442,7 @@ def is_current(study: Study, record: Record) -> bool:
 
 def note_of_older(records: Sequence[Record]) -> str:
     """A sentence that names the rows of earlier settings; empty if there are none."""
-    older = grouped([one for one in records if OLDER in one], lambda one: str(place_of(one).parent))
+    older = grouped([one for one in records if OLDER in one], lambda one: str(record_path(one).parent))
     if not older:
         return ""
     rows = ", ".join(sorted(older))
@@ -459,7 +459,7 @@ def explained_records(study: Study, records: Sequence[Record], out: Path) -> Ite
     except MALFORMED as error:
         said = f"{type(error).__name__}: {error}"
         bad = [record for record in records if not _makes_a_page(study, record)]
-        first = shown_path(out / place_of((bad or records)[0]))
+        first = shown_path(out / record_path((bad or records)[0]))
         if len(bad) == len(records) or not bad:
             raise UserError(
                 f"{study.path}: the page cannot be made of its records, such as {first} ({said}); check "
@@ -571,8 +571,8 @@ def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> Non
         if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
             other = next(one for one in group if not same_data(one["data"], group[0]["data"]))
             raise UserError(
-                f"{shown_path(out)} holds cells of different {name}, such as that of {place_of(other)}; give "
-                "each its own --out"
+                f"{shown_path(out)} holds cells of different {name}, such as that of {record_path(other)}; "
+                "give each its own --out"
             )
 
 

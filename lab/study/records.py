@@ -19,7 +19,7 @@ from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_unless_moved, shown_path
 from lab.publish.tables import grouped
 from lab.run.folder import is_aside
-from lab.store import STORE, place_of, stored, write_store
+from lab.store import STORE, record_path, stored, write_store
 from lab.study.schema import (
     Best,
     Record,
@@ -30,7 +30,7 @@ from lab.study.schema import (
 )
 
 PATTERN = "**/seed*.json"
-NAME = re.compile(r"seed\d+\.json")
+RECORD_FILE = re.compile(r"seed\d+\.json")
 OLDER = "older"
 """Key, in memory only, of a record that was measured with other settings than the study has now."""
 SHAPE = TypeAdapter(Record)
@@ -65,7 +65,8 @@ def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     found = {}
     for path, record in read_files(folder):
         other = named_study(record) not in (None, study.name)
-        is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
+        is_deep = len(path.relative_to(folder).parts) == len(study.axes) + 1
+        is_placed = is_deep and RECORD_FILE.fullmatch(path.name)
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
             continue
         check_record(path, record, folder, study)
@@ -118,7 +119,7 @@ def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     cell = record.get("cell")
     if not _is_cell(cell, study):
         refuse(f"has no cell with a choice of {', '.join(study.axes)} and a seed")
-    place = folder / place_of(record)
+    place = folder / record_path(record)
     if path != place:
         refuse(f"is not in the place of its cell, {shown_path(place)}")
     try:

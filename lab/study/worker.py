@@ -108,7 +108,7 @@ def trained(cell: Cell, plan: RunPlan) -> dict[str, Any]:
     return {}
 
 
-def measure_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, Any]:
+def figures_of_run(cell: Cell, plan: RunPlan, device: torch.device) -> dict[str, Any]:
     """The figures of the study's measure for a trained cell; empty for a run of tuning."""
     if cell.tuning is not None:
         return {}
@@ -158,7 +158,7 @@ def work(cell: Cell) -> None:
         with output_to(cell.run.log):
             ending = trained(cell, plan)
             training = run_figures(cell.run.log)
-            found = measure_run(cell, plan, device)
+            found = figures_of_run(cell, plan, device)
             record = {**record_of(cell, training, found, device), **ending}
         write_json(cell.record_path, record)
         flush_to_disk(cell.record_path)

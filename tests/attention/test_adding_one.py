@@ -42,12 +42,12 @@ import user_dir
 from lab.methods import ATTENTIONS, LANGUAGE_MODELS
 from lab.study.declaration import read_study
 from lab.commands.make_results import mechanisms_section
-from lab.study.cells import check_plan
+from lab.study.cells import check_plan_words
 from user_dir.models.layer_plan import parse_layer_plan
 
 assert ARCH_MODEL_REGISTRY["mean_lm"].default_plan(2) == "mean*2" and "roberta_mean" in ARCH_MODEL_REGISTRY
 assert parse_layer_plan("mean,norm", 2, "--decoder-attention", causal=True) == [("mean",), ("norm",)]
-check_plan("mean*4", 4, "copy")
+check_plan_words("mean*4", 4, "copy")
 assert LANGUAGE_MODELS["mean_lm"].label == ATTENTIONS["mean"].label == "Mean"
 assert read_study("copy").axes["method"].choices["mean"].label == "Mean"
 assert "| `mean` | the mean of the values | yes |" in mechanisms_section()

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.run.log import Entry, read_records
+from lab.run.log import Entry, log_entries
 
 
 def updates(log: str) -> list[Entry]:
     """The record of each update."""
-    return [record for kind, record in read_records(log.splitlines()) if kind == "train_inner"]
+    return [record for kind, record in log_entries(log.splitlines()) if kind == "train_inner"]
 
 
 def losses(log: str) -> dict[int, float]:

@@ -160,7 +160,7 @@ def test_places_that_take_nothing(command, option, folder, place, refused, monke
 def test_the_projects_own_folders_are_known():
     tracked = {path.name for path in ROOT.iterdir() if path.is_dir()}
     code = {name for name in tracked if any((ROOT / name).glob("*.py")) or any((ROOT / name).glob("*.sh"))}
-    assert code <= set(files.OWN)
+    assert code <= set(files.PROJECT_FOLDERS)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from lab.data.lra.tasks import (
 )
 from lab.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, is_review, read_pairs, write_text
 from lab.data.lra.writing import SplitRecord, Symbols, write_description, write_files, write_pixels
-from lab.data.preparation import check_accepted, check_files, check_settings, prepare_once
+from lab.data.preparation import check_accepted, check_files, check_prepared_with, prepare_once
 from lab.data.prepared import SPLITS
 from lab.data.published import CORPORA, address_mark, fetch
 from lab.errors import UserError
@@ -114,7 +114,7 @@ def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, fold
     else:
         if options.length:
             asked["length"] = options.length
-    check_settings(folder, there, asked)
+    check_prepared_with(folder, there, asked)
     if options.source is not None:
         source = find_source(task, options.source)
         check_files(folder, manifest, source.path, _many_files(manifest, source))

@@ -75,7 +75,7 @@ def record(out, what, name):
 
 
 def test_log_at_interval_1_averaged_in_tens_is_that_at_interval_10(runs):
-    ones, tens = (models.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
+    ones, tens = (models.read_logged_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
     assert tens[0] == [10, 20]
     means = [sum(ones[1][i : i + 10]) / 10 for i in (0, 10)]
     assert means == pytest.approx(tens[1], abs=2e-3)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from lab.publish.tables import shown, spread
-from lab.run.log import LogTail, read_records, run_figures
+from lab.run.log import LogTail, log_entries, run_figures
 from lab.run.progress import Progress
 from tests.helpers.logs import LOG, line
 
@@ -64,7 +64,7 @@ def test_a_run_without_an_interval_has_a_dash_in_every_table(log):
 
 
 def test_records():
-    records = list(read_records(RUN.splitlines()))
+    records = list(log_entries(RUN.splitlines()))
     assert [kind for kind, _ in records] == ["train_inner", "valid", "train_inner", "usage"]
     assert records[2][1] == {"loss": 7.25, "wps": 2000, "num_updates": 20}
 

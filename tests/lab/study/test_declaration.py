@@ -11,7 +11,7 @@ from lab.errors import UserError
 from lab.files import RESULTS, ROOT
 from lab.measure import MEASURES
 from lab.run.recipe import compose_experiment, option
-from lab.study.cells import check_layer_plans, check_plan, check_trusted, known_values
+from lab.study.cells import check_layer_plans, check_plan_words, check_trusted, known_values
 from lab.study.declaration import Keys, read_study, study_names
 from lab.study.records import read_records
 from tests.lab.study.conftest import DOCUMENTED, cells
@@ -540,9 +540,9 @@ def test_flags_that_differ_from_cell_to_cell_are_refused(study_file, flag, inste
 )
 def test_bad_layer_plans(plan):
     with pytest.raises(UserError, match="layer plan"):
-        check_plan(plan, 2, "the layer plan")
+        check_plan_words(plan, 2, "the layer plan")
 
 
 @pytest.mark.parametrize("plan", ["elu", "elu*2", "elu,softmax", "diag+norm*2", "transnormer_t1"])
 def test_good_layer_plans(plan):
-    check_plan(plan, 2, "the layer plan")
+    check_plan_words(plan, 2, "the layer plan")

@@ -19,7 +19,7 @@ from lab.papers import read_table
 from lab.publish import encoders as glue_table
 from lab.publish.html import Table, markdown_parts
 from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
-from lab.run.log import read_records
+from lab.run.log import log_entries
 from lab.run.recipe import option
 from lab.study.cells import Cell
 from lab.study.cli import keep_best_weights
@@ -69,7 +69,7 @@ def test_result_is_what_fairseq_found(finetuned, name):
     folder = finetuned / name / RUN
     key = {"CoLA": "valid_mcc", "MRPC": "valid_f1", "STS-B": "valid_pearson", "MNLI": "valid_accuracy"}[name]
     with (folder / "train.log").open() as log:
-        found = [record[key] for kind, record in read_records(log) if kind == "valid"]
+        found = [record[key] for kind, record in log_entries(log) if kind == "valid"]
     ours = read_json(folder.with_suffix(".json"))["found"]["score"]
     assert ours == pytest.approx(max(found), abs=0.051)
 

@@ -12,7 +12,7 @@ from lab.commands import finetune_glue
 from lab.errors import UserError
 from lab.files import ROOT, read_json, run_lock, shown_path, write_json
 from lab.run import glue as glue_flags
-from lab.run.log import read_records
+from lab.run.log import log_entries
 from lab.study import cells as study_cells
 from lab.study import cli
 from lab.study.cli import check_starts, check_whose
@@ -184,7 +184,7 @@ def test_whole_epochs(call, pretrained, glue, tmp_path, name):
     folder = tmp_path / name / "0.001" / "seed1"
     assert read_json(folder.with_suffix(".json"))["training"]["updates"] == batches * epochs
     with (folder / "train.log").open() as log:
-        records = [record for kind, record in read_records(log) if kind == "train"]
+        records = [record for kind, record in log_entries(log) if kind == "train"]
     assert [r["train_num_updates"] for r in records] == [batches, 2 * batches, 3 * batches]
 
 

@@ -8,7 +8,7 @@ from conventions import OWN_ATTENTIONS
 from lab.errors import UserError
 from lab.files import read_json
 from lab.study import cli as study
-from lab.study.cells import check_plan
+from lab.study.cells import check_plan_words
 from tests.helpers.logs import losses
 from tests.lab.study.conftest import SHORT
 from user_dir.attention.own import load_own
@@ -38,6 +38,6 @@ def test_what_cannot_be_loaded(own_attention, monkeypatch):
     with pytest.raises(UserError, match=r"broken\.py registers no attention 'broken'; name the file"):
         load_own()
     monkeypatch.setenv(OWN_ATTENTIONS, str(own_attention / "none"))
-    for read in (load_own, lambda: check_plan("mine", 2, "a cell")):
+    for read in (load_own, lambda: check_plan_words("mine", 2, "a cell")):
         with pytest.raises(UserError, match=f"{OWN_ATTENTIONS}: .* is not a folder"):
             read()

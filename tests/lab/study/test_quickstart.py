@@ -30,7 +30,7 @@ def updates(log: Path) -> list[int]:
     if not log.exists():
         return []
     with log.open() as lines:
-        return [int(r["num_updates"]) for kind, r in logs.read_records(lines) if kind == "train_inner"]
+        return [int(r["num_updates"]) for kind, r in logs.log_entries(lines) if kind == "train_inner"]
 
 
 def interrupt(out: Path) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK, write_json
-from lab.publish.tables import measured_on
+from lab.publish.tables import sessions_sentence
 from lab.run import train as trainer
 from lab.run.folder import LOG
 from lab.study import cli as study
@@ -106,7 +106,7 @@ def test_a_run_is_measured_by_the_checkpoint_that_its_study_names(which, study_w
     for name, update in (("best", 3), ("last", 4)):
         state = {"model": {"x": torch.ones(1)}, "optimizer_history": [{"num_updates": update}]}
         torch.save(state, cell.folder / f"checkpoint_{name}.pt")
-    found = worker.measure_run(cell, SimpleNamespace(arguments=(), data=None), torch.device("cpu"))
+    found = worker.figures_of_run(cell, SimpleNamespace(arguments=(), data=None), torch.device("cpu"))
     assert found == {"update": {"best": 3, "last": 4}[which]}
 
 
@@ -170,14 +170,14 @@ def test_a_record_names_the_commits_that_trained_and_measured(study_file, tmp_pa
     record = record_of(
         cell.key, {}, environment={**found, "date": "1", "hardware": {"cpu": "x"}, "threads": 1}
     )
-    assert "(commit one, two)" in measured_on([record])
+    assert "(commit one, two)" in sessions_sentence([record])
     write_json(cell.folder / RUN_MARK, {"command": "study.sh", "fingerprint": cell.fingerprint()})
     assert worker.environment_of(cell, torch.device("cpu")) == {"commit": "two"}  # begun before marks had it
 
 
 def test_a_record_is_on_the_disk_before_checkpoints_go(study_file, tmp_path, monkeypatch):
     [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
-    for name in ("plan_of", "trained", "run_figures", "measure_run", "record_of"):
+    for name in ("plan_of", "trained", "run_figures", "figures_of_run", "record_of"):
         monkeypatch.setattr(worker, name, lambda *given: {})
     calls = []
     monkeypatch.setattr(worker, "flush_to_disk", lambda path: calls.append(path.read_text()))
