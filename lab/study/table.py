@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lab.publish.tables import by_seed, markdown_table, seed_of, spread
 from lab.resampling import Predictions, half_interval
@@ -111,52 +112,101 @@ def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]
 
 def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
     """A column for each choice of an axis, such as the tasks of a benchmark, and their average."""
-    figure, *others = spec.columns
     cells = spec.rows_of(records)
-    values = {key: list(numbers(figure.figure, group)) for key, group in cells.items()}
-    rows: dict[tuple[str, ...], list[Record]] = {}
-    for key, group in cells.items():
-        rows.setdefault(key[:-1], []).extend(group)
-    axis, there = spec.rows[spec.across], {key[-1] for key in cells}
-    names = [*(name for name in axis.choices if name in there), *sorted(there - set(axis.choices))]
-    averaged = axis.usual if spec.average and there.issuperset(axis.usual) else []
-    most = {name: max(len(values.get((*row, name), [])) for row in rows) for name in names}
-    learned_nothing = at_baseline(cells, baselines)
+    table = AcrossTable(spec, cells, at_baseline(cells, baselines))
+    mark = [note_of_star(cells, baselines)] if table.learned_nothing else []
+    lines = markdown_table(table.header, table.lines(baselines))
+    return [f"{spec.columns[0].title}:", lines, *mark]
 
-    def shown(key: tuple[str, ...]) -> str:
+
+@dataclass(frozen=True)
+class AcrossTable:
+    """A table of `spec` with a column for each choice of its axis `across`, which is the last of its rows.
+
+    `cells` holds the records of each figure by the choices of its row and its column, `learned_nothing` the
+    names of the cells that are at the baseline. The further columns of `spec` show figures of whole rows.
+    """
+
+    spec: TableSpec
+    cells: Rows
+    learned_nothing: Collection[str]
+
+    @cached_property
+    def values(self) -> dict[tuple[str, ...], list[float]]:
+        """The figure of each seed, by cell."""
+        figure = self.spec.columns[0].figure
+        return {key: list(numbers(figure, group)) for key, group in self.cells.items()}
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, ...], list[Record]]:
+        """The records of each row, by its choices."""
+        found: dict[tuple[str, ...], list[Record]] = {}
+        for key, group in self.cells.items():
+            found.setdefault(key[:-1], []).extend(group)
+        return found
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The choices that have a column."""
+        choices, there = self.spec.rows[self.spec.across].choices, {key[-1] for key in self.cells}
+        return [*(name for name in choices if name in there), *sorted(there - set(choices))]
+
+    @cached_property
+    def averaged(self) -> Collection[str]:
+        """The choices whose average the table shows; none if one of them has no column."""
+        usual = self.spec.rows[self.spec.across].usual
+        return usual if self.spec.average and set(usual) <= set(self.names) else []
+
+    @cached_property
+    def most(self) -> dict[str, int]:
+        """The largest number of seeds in each column."""
+        return {name: max(len(self.values.get((*row, name), [])) for row in self.rows) for name in self.names}
+
+    @property
+    def header(self) -> list[str]:
+        """The titles of the columns."""
+        _, *others = self.spec.columns
+        titles = map(self.spec.rows[self.spec.across].label, self.names)
+        average = [self.spec.average] if self.averaged else []
+        return ["", *titles, *average, *(column.title for column in others)]
+
+    def shown(self, key: tuple[str, ...]) -> str:
         """Our figure; how many seeds it has where others of its column have more."""
-        text, seeds = figure_of(figure, cells.get(key, [])), len(values.get(key, []))
+        text, seeds = figure_of(self.spec.columns[0], self.cells.get(key, [])), len(self.values.get(key, []))
         if text == NONE:
             return NONE
-        marked = f"{text}\\*" if row_name(key) in learned_nothing else text
-        return marked if seeds == most[key[-1]] else f"{marked} [{seeds} of {most[key[-1]]} seeds]"
+        marked = f"{text}\\*" if row_name(key) in self.learned_nothing else text
+        most = self.most[key[-1]]
+        return marked if seeds == most else f"{marked} [{seeds} of {most} seeds]"
 
-    def average(row: tuple[str, ...]) -> list[str]:
+    def average(self, row: tuple[str, ...]) -> list[str]:
         """The mean of the medians that the row shows; a dash if one is missing or at the baseline."""
-        if not averaged:
+        if not self.averaged:
             return []
-        keys = [(*row, name) for name in averaged]
-        if any(not values.get(key) or row_name(key) in learned_nothing for key in keys):
+        keys = [(*row, name) for name in self.averaged]
+        if any(not self.values.get(key) or row_name(key) in self.learned_nothing for key in keys):
             return [NONE]
-        return [f"{statistics.fmean(statistics.median(values[key]) for key in keys):{figure.form}}"]
+        mean = statistics.fmean(statistics.median(self.values[key]) for key in keys)
+        return [f"{mean:{self.spec.columns[0].form}}"]
 
-    lines = [
-        [
-            spec.label(row),
-            *(shown((*row, name)) for name in names),
-            *average(row),
-            *(span(column, group) for column in others),
+    def lines(self, baselines: Sequence[Baseline]) -> list[list[str]]:
+        """Our rows, the baselines' and the papers'."""
+        figure, *others = self.spec.columns
+        lines = [
+            [
+                self.spec.label(row),
+                *(self.shown((*row, name)) for name in self.names),
+                *self.average(row),
+                *(span(column, group) for column in others),
+            ]
+            for row, group in self.rows.items()
         ]
-        for row, group in rows.items()
-    ]
-    first = [next(group[0] for key, group in cells.items() if key[-1] == name) for name in names]
-    rest, no_average = [NONE] * len(others), [NONE] if averaged else []
-    lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
-    lines += [[*row, *rest] for row in rows_of_papers(spec, names, bool(averaged))]
-    titles = list(map(axis.label, names))
-    header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
-    mark = [note_of_star(cells, baselines)] if learned_nothing else []
-    return [f"{figure.title}:", markdown_table(header, lines), *mark]
+        cells = self.cells.items()
+        first = [next(group[0] for key, group in cells if key[-1] == name) for name in self.names]
+        rest, no_average = [NONE] * len(others), [NONE] if self.averaged else []
+        lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
+        lines += [[*row, *rest] for row in rows_of_papers(self.spec, self.names, bool(self.averaged))]
+        return lines
 
 
 def rows_of_papers(spec: TableSpec, names: Sequence[str], averaged: bool) -> Iterator[list[str]]:
