@@ -26,7 +26,7 @@ from lab.errors import UserError
 from lab.files import marked, shown_path, write_atomically, write_json
 from lab.measure import TrainedRun
 from lab.measure.perplexity import evaluate, figures, perplexity_of, unigram_bits
-from lab.options.evaluate import PPL_SCRIPT
+from lab.options.evaluate import BESIDE_CARRIED, PPL_SCRIPT
 from lab.provenance import environment, memory_available, process_memory
 from lab.publish.language_models import markdown, plot
 from lab.run.checkpoint import Checkpoint, read_language_model, usual_device
@@ -38,7 +38,6 @@ from user_dir.modules import LearnedPositions, SinusoidalPositions
 from user_dir.modules.linear_cross_entropy import token_losses
 
 CARRIED = "carried_language_modeling"
-BESIDE = (".md", ".png")  # the table and the plot, beside the JSON
 STREAMS, READ_AT_ONCE = 8, 256  # of a study
 FIGURES = ("loss_nats_per_token", "perplexity_per_token", "perplexity_per_word", "tokens")
 FIRST_BUCKET = 512
@@ -351,7 +350,7 @@ def trained_for(checkpoint: Checkpoint) -> int:
 
 def write_carried(result: dict[str, Any], out: Path) -> None:
     """Write JSON, table and plot, and print the table."""
-    table_path, plot_path = (out.with_suffix(ending) for ending in BESIDE)
+    table_path, plot_path = (out.with_suffix(ending) for ending in BESIDE_CARRIED)
     text = markdown(result)
     write_json(out, result)
     write_atomically(table_path, marked(text).encode())

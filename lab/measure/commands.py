@@ -6,6 +6,7 @@ The result of each split is printed and written as JSON.
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lab.files import Ours, check_output, check_same_result, json_with, shown_pa
 from lab.measure.accuracy import evaluate_lra
 from lab.measure.perplexity import evaluate, evaluate_masked_lm
 from lab.measure.pixels import evaluate as evaluate_images
-from lab.options.evaluate import PPL_SCRIPT
+from lab.options.evaluate import BESIDE_CARRIED
 from lab.run.checkpoint import (
     Checkpoint,
     read_checkpoint,
@@ -32,8 +33,46 @@ from user_dir.checks.checkpoints import check_one_model
 
 Result = dict[str, Any]
 
-PPL_KEYS = ("checkpoint", "split", "context_window", "perplexity_per_token")
-CARRIED_KEYS = ("checkpoint", "split", "streams", "segment", "buckets")
+
+def perplexity(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+    """For `evaluate ppl`."""
+    checkpoint = read_language_model(path)
+    data = open_prepared(options.data.absolute(), tuple(options.splits))
+    window, flags = options.context_window, options.flags
+    results = (evaluate(checkpoint, data, split, window, flags, options.compile) for split in options.splits)
+    return {"data": shown_path(data.folder), "context_window": window, "flags": flags}, results
+
+
+def describe_perplexity(result: Result) -> str:
+    """The result in a few readable lines."""
+    per_word = result["perplexity_per_word"]
+    overrides = result["model_overrides"]
+    overridden = f", with --model-overrides {overrides}" if overrides else ""
+    return (
+        f"{result['architecture']}, {number_of(result['updates'], 'updates')}, {result['split']}: "
+        f"{result['tokens']:,} tokens{overridden}\n"
+        f"  loss        {result['loss_bits_per_token']:.4f} bits = "
+        f"{result['loss_nats_per_token']:.4f} nats per token\n"
+        f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
+        + (f"{per_word:.2f} per word" if per_word else f"per word unknown, since {result['words_unknown']}")
+    )
+
+
+def carried(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+    """For `evaluate ppl --carry-state`."""
+    from lab.measure import carried_state  # loads matplotlib: half a second
+
+    checkpoint = read_language_model(path)
+    data = open_prepared(options.data.absolute(), tuple(options.splits))
+    overrides = carried_state.read_extra(options.flags)
+    results = (
+        carried_state.evaluate_carried(checkpoint, data, split, options, overrides)
+        for split in options.splits
+    )
+    settings = {key: getattr(options, key) for key in ("segment", "reset_at_documents", "streams")}
+    if options.reset_at_documents:
+        del settings["streams"]  # a result has the number of documents there
+    return {"data": shown_path(data.folder), "model_overrides": overrides, **settings}, results
 
 
 def masked_lm(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
@@ -86,30 +125,6 @@ def describe_images(result: Result) -> str:
         f"{result['corpus']}{unverified}, {result['attention']}, seed {result['seed']}, "
         f"{number_of(result['updates'], 'updates')}: {found} ({result['split']})"
     )
-
-
-@dataclass(frozen=True)
-class Evaluator:
-    """How a kind of model other than language models is evaluated.
-
-    `keys` are those by which a result is recognised. For a whole checkpoint `evaluate` gives the settings of
-    all results, and the result of each split; `describe` puts one in words.
-    """
-
-    keys: tuple[str, ...]
-    evaluate: Callable[[Path, Namespace], tuple[Result, Iterator[Result]]]
-    describe: Callable[[Result], str]
-
-
-EVALUATIONS = {
-    "mlm": Evaluator(
-        ("checkpoint", "split", "masked_tokens", "perplexity_per_token"), masked_lm, describe_masked_lm
-    ),
-    "lra": Evaluator(("checkpoint", "task", "preset", "attention", "split", "accuracy"), lra, describe_lra),
-    "images": Evaluator(
-        ("checkpoint", "architecture", "corpus", "original_files", "split"), images, describe_images
-    ),
-}
 
 
 def check_gpus(asked: int | None) -> None:
@@ -173,71 +188,77 @@ def averaged(checkpoint: Checkpoint) -> Result:
     return {"averaged": checkpoint.averaged} if checkpoint.averaged else {}
 
 
-def write_result(result: Result, out: Path, text: str) -> None:
-    """Write a result and print it in words."""
+def write_result(describe: Callable[[Result], str], result: Result, out: Path) -> None:
+    """Write a result and print it as `describe` puts it in words."""
+    text = describe(result)
     write_json(out, result)
     if names := result.get("averaged"):
         text += f"\n  average of  {', '.join(names)}"
     print(f"{text}\n  written to  {shown_path(out)}", flush=True)
 
 
-def describe_perplexity(result: Result) -> str:
-    """The result in a few readable lines."""
-    per_word = result["perplexity_per_word"]
-    overrides = result["model_overrides"]
-    overridden = f", with --model-overrides {overrides}" if overrides else ""
-    return (
-        f"{result['architecture']}, {number_of(result['updates'], 'updates')}, {result['split']}: "
-        f"{result['tokens']:,} tokens{overridden}\n"
-        f"  loss        {result['loss_bits_per_token']:.4f} bits = "
-        f"{result['loss_nats_per_token']:.4f} nats per token\n"
-        f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
-        + (f"{per_word:.2f} per word" if per_word else f"per word unknown, since {result['words_unknown']}")
-    )
-
-
-def evaluate_perplexity(options: Namespace) -> None:
-    """For `evaluate ppl`."""
-    path = checkpoint_of(options)
-    files = result_files(PPL_SCRIPT, options, path, json_with(*PPL_KEYS))
-    checkpoint = read_language_model(path)
-    data = open_prepared(options.data.absolute(), tuple(options.splits))
-    settings = {"data": shown_path(data.folder), "context_window": options.context_window}
-    check_same_settings(files, {**settings, "flags": options.flags})
-    for split, out in files.items():
-        result = evaluate(checkpoint, data, split, options.context_window, options.flags, options.compile)
-        write_result({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
-
-
-def evaluate_with_state(options: Namespace) -> None:
-    """For `evaluate ppl --carry-state`."""
+def write_carried(result: Result, out: Path) -> None:
+    """Write a result with carried state, its table and its plot, and print the table."""
     from lab.measure import carried_state  # loads matplotlib: half a second
 
-    path, ours = checkpoint_of(options), json_with(*CARRIED_KEYS)
-    files = result_files(PPL_SCRIPT, options, path, ours, ".carried.json", carried_state.BESIDE)
-    checkpoint = read_language_model(path)
-    data = open_prepared(options.data.absolute(), tuple(options.splits))
-    overrides = carried_state.read_extra(options.flags)
-    settings = {key: getattr(options, key) for key in ("segment", "reset_at_documents", "streams")}
-    if options.reset_at_documents:
-        del settings["streams"]  # a result has the number of documents there
-    check_same_settings(files, {"data": shown_path(data.folder), "model_overrides": overrides, **settings})
-    for split, out in files.items():
-        result = carried_state.evaluate_carried(checkpoint, data, split, options, overrides)
-        carried_state.write_carried({**result, **averaged(checkpoint)}, out)
+    carried_state.write_carried(result, out)
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """How a kind of model is evaluated.
+
+    `keys` are those by which a result is recognised. For a whole checkpoint `evaluate` gives the settings of
+    all results, and the result of each split. `write` writes a result to its file, whose name has `ending`,
+    and to further files with the endings `beside`, and prints it in words.
+    """
+
+    keys: tuple[str, ...]
+    evaluate: Callable[[Path, Namespace], tuple[Result, Iterator[Result]]]
+    write: Callable[[Result, Path], None]
+    ending: str = ".json"
+    beside: tuple[str, ...] = ()
+
+
+EVALUATORS = {
+    "ppl": Evaluator(
+        ("checkpoint", "split", "context_window", "perplexity_per_token"),
+        perplexity,
+        partial(write_result, describe_perplexity),
+    ),
+    "carried": Evaluator(
+        ("checkpoint", "split", "streams", "segment", "buckets"),
+        carried,
+        write_carried,
+        ".carried.json",
+        BESIDE_CARRIED,
+    ),
+    "mlm": Evaluator(
+        ("checkpoint", "split", "masked_tokens", "perplexity_per_token"),
+        masked_lm,
+        partial(write_result, describe_masked_lm),
+    ),
+    "lra": Evaluator(
+        ("checkpoint", "task", "preset", "attention", "split", "accuracy"),
+        lra,
+        partial(write_result, describe_lra),
+    ),
+    "images": Evaluator(
+        ("checkpoint", "architecture", "corpus", "original_files", "split"),
+        images,
+        partial(write_result, describe_images),
+    ),
+}
 
 
 def main(options: Namespace) -> None:
     """Evaluate a model on each split."""
     check_gpus(options.gpus)
-    if options.kind == "ppl":
-        (evaluate_with_state if options.carry_state else evaluate_perplexity)(options)
-        return
-    evaluation = EVALUATIONS[options.kind]
-    path = checkpoint_of(options)
-    files = result_files(options.command, options, path, json_with(*evaluation.keys))
-    settings, results = evaluation.evaluate(path, options)
+    evaluator = EVALUATORS[options.kind]
+    path, ours = checkpoint_of(options), json_with(*evaluator.keys)
+    files = result_files(options.command, options, path, ours, evaluator.ending, evaluator.beside)
+    settings, results = evaluator.evaluate(path, options)
     check_same_settings(files, settings)
+    names = averaged(read_checkpoint(path))
     for result in results:
-        whole = {**result, **settings, **averaged(read_checkpoint(path))}
-        write_result(whole, files[result["split"]], evaluation.describe(result))
+        evaluator.write({**result, **settings, **names}, files[result["split"]])

@@ -11,6 +11,8 @@ from lab.errors import UserError
 
 PPL_SCRIPT = "scripts/eval_ppl.sh"
 """The command's name in messages."""
+BESIDE_CARRIED = (".md", ".png")
+"""Endings of the table and the plot beside the JSON of --carry-state."""
 STREAMS, SEGMENT = 1, 512
 EVAL_PPL = """\
 Perplexity of a trained language model on a prepared corpus, as fairseq-eval-lm computes it.
@@ -58,7 +60,7 @@ not learned the bytes at the start of an image: they are taken from test images.
 
 @dataclass(frozen=True)
 class EvaluationHelp:
-    """A command that evaluates one kind of model; language models have their own.
+    """The help of a command that evaluates one kind of model; that of language models has more options.
 
     `text` is its help, `checkpoint` and `data` the help of the arguments. Models of images know the data of
     their training.
@@ -71,7 +73,7 @@ class EvaluationHelp:
     of_images: bool = False
 
 
-EVALUATIONS = {
+EVALUATION_HELP = {
     "mlm": EvaluationHelp(
         "scripts/lab.sh evaluate mlm",
         EVAL_MLM,
@@ -95,8 +97,8 @@ EVALUATIONS = {
 
 
 def evaluation(words: Sequence[str], kind: str) -> Namespace:
-    """The options of one of EVALUATIONS; `command` is its name."""
-    command = EVALUATIONS[kind]
+    """The options of one of EVALUATION_HELP; `command` is its name."""
+    command = EVALUATION_HELP[kind]
     parser = Parser(command.name, command.text)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=command.checkpoint)
     nargs = {"nargs": "?"} if command.of_images else {}
@@ -212,7 +214,7 @@ def perplexity(words: Sequence[str]) -> Namespace:
         parser.error("--compile does not go with --carry-state")
     if given.carry_state and given.context_window:
         parser.error("--context-window does not go with --carry-state, whose tokens see all earlier ones")
-    given.kind = "ppl"
+    given.kind, given.command = "carried" if given.carry_state else "ppl", PPL_SCRIPT
     given.streams, given.segment = given.streams or STREAMS, given.segment or SEGMENT
     return hidden(given)
 
