@@ -84,8 +84,18 @@ NOT_FILLED_IN = (
 
 
 def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
-    """The records by the axes that no table has as rows, such as the preset; each group has its tables."""
-    return grouped(records, lambda record: group_of(study, record["cell"]))
+    """The records by the axes that no table has as rows, such as the preset; each group has its tables.
+
+    The groups stand in the order of the YAML's choices, those that it does not name at the end.
+    """
+    choices = [list(study.axes[axis].choices) for axis in axes_of_groups(study)]
+
+    def order(group: tuple[str, ...]) -> list[tuple[int, str]]:
+        pairs = zip(choices, group, strict=True)
+        return [(known.index(name) if name in known else len(known), name) for known, name in pairs]
+
+    found = grouped(records, lambda record: group_of(study, record["cell"]))
+    return {group: found[group] for group in sorted(found, key=order)}
 
 
 def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from lab.study.declaration import read_study, study_names
 from lab.study.page import (
     check_one_setting,
     check_replaceable,
+    groups_of,
     how_to_train,
     pictures_of,
     publish,
@@ -142,6 +143,17 @@ def test_the_heading_of_a_group_has_the_labels_of_its_choices(study_with):
     for declared, heading in (({"tiny": {"label": "few updates"}}, "few updates"), ({"small": {}}, "tiny")):
         study = study_with(axes={"preset": declared, "method": METHODS})
         assert f"## {heading}\n" in write_page(study, RECORDS)
+
+
+def test_the_groups_of_a_page_are_in_the_order_of_the_yaml(study_with):
+    """One that the study no longer declares comes last."""
+    study = study_with(axes={"preset": {"tiny": {}, "small": {}}, "method": METHODS})
+    moved = [
+        {**record, "cell": {**record["cell"], "preset": preset}}
+        for preset in ("gone", "small", "tiny")
+        for record in RECORDS
+    ]
+    assert [group for (group,) in groups_of(study, moved)] == ["tiny", "small", "gone"]
 
 
 ANSWER = """
