@@ -126,8 +126,6 @@ def parse(words: Sequence[str]) -> Namespace:
             f"--list shows every study; leave {shlex.join(others)} out, or show the cells of one study with "
             "--status"
         )
-    if (options.status or options.dry_run) and (options.jobs or options.source):
-        parser.error("--jobs and --source go with a run, not with --status or --dry-run")
     if options.study and study is None:
         raise UserError(f"name the study first: {COMMAND} {options.study} ...")
     return Namespace(**{**vars(options), "study": study, "flags": flags})

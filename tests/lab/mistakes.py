@@ -198,8 +198,6 @@ CASES = [
     ("scripts/study.sh copy --methd elu", "--method"),
     ("scripts/study.sh copy --lr 3", "no option --lr; flags of .* come after --, as in `-- --lr 3`$"),
     ("scripts/study.sh --list --seeds 3", "--list shows every study; leave --seeds 3 out"),
-    ("scripts/study.sh copy --status --jobs 2", "--jobs and --source go with a run, not with --status"),
-    ("scripts/study.sh copy --dry-run --source data", "--jobs and --source go with a run, not with --status"),
     ("scripts/study.sh copy --list", "--list shows every study; leave copy out"),
     ("scripts/study.sh copy --status --dry-run", "--dry-run: not allowed with argument --status"),
     ("scripts/study.sh copy --seeds 0", "--seeds"),
