@@ -61,7 +61,16 @@ from lab.study.records import (
     read_files,
     settings_mark,
 )
-from lab.study.schema import GIVEN, STUDIES, Record, Study, not_measured, numbers, parse_expression
+from lab.study.schema import (
+    GIVEN,
+    STUDIES,
+    Record,
+    Study,
+    by_choices,
+    not_measured,
+    numbers,
+    parse_expression,
+)
 from lab.study.table import NONE, verdicts, write_table
 from lab.study.tuning import is_tuned_as_now, with_all_tried
 
@@ -88,14 +97,8 @@ def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], 
 
     The groups stand in the order of the YAML's choices, those that it does not name at the end.
     """
-    choices = [list(study.axes[axis].choices) for axis in axes_of_groups(study)]
-
-    def order(group: tuple[str, ...]) -> list[tuple[int, str]]:
-        pairs = zip(choices, group, strict=True)
-        return [(known.index(name) if name in known else len(known), name) for known, name in pairs]
-
-    found = grouped(records, lambda record: group_of(study, record["cell"]))
-    return {group: found[group] for group in sorted(found, key=order)}
+    axes = axes_of_groups(study)
+    return by_choices(records, axes, [list(study.axes[axis].choices) for axis in axes])
 
 
 def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:

@@ -215,6 +215,21 @@ def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> lis
     return [record for record in records if allows(only, record["cell"])]
 
 
+def by_choices(
+    records: Sequence[Record], axes: Sequence[str], orders: Sequence[Sequence[str]]
+) -> dict[tuple[str, ...], list[Record]]:
+    """The records by their choices of `axes`, in the `orders` of these; those without a place come last."""
+
+    def place(key: tuple[str, ...]) -> list[int]:
+        return [
+            order.index(name) if name in order else len(order)
+            for order, name in zip(orders, key, strict=True)
+        ]
+
+    found = grouped(records, lambda record: tuple(str(record["cell"][axis]) for axis in axes))
+    return {key: found[key] for key in sorted(found, key=place)}
+
+
 @dataclass(frozen=True)
 class TableSpec:
     """A table as the YAML declares it: the axes of its rows; `only` keeps these choices of an axis, in order.
@@ -243,16 +258,7 @@ class TableSpec:
     def rows_of(self, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
         """The records of each row, in the order of the axes' choices."""
         orders = [list(self.only.get(name) or axis.choices) for name, axis in self.rows.items()]
-
-        def place(key: tuple[str, ...]) -> list[int]:
-            return [
-                order.index(name) if name in order else len(order)
-                for order, name in zip(orders, key, strict=True)
-            ]
-
-        kept = kept_by(self.only, records)
-        found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in self.rows))
-        return {key: found[key] for key in sorted(found, key=place)}
+        return by_choices(kept_by(self.only, records), list(self.rows), orders)
 
     def label(self, key: Sequence[str], joint: str = ", ") -> str:
         """The label of a row: its choices, without axes that the table fixes to one choice.
