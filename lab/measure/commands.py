@@ -32,15 +32,17 @@ from lab.run.kinds import KINDS, Classification, Pixels, load_image_model, read_
 from user_dir.checks.checkpoints import check_one_model
 
 Result = dict[str, Any]
+Evaluated = tuple[Checkpoint, Result, Iterator[Result]]
+"""What was evaluated, the settings of all results, and the result of each split."""
 
 
-def perplexity(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+def perplexity(path: Path, options: Namespace) -> Evaluated:
     """For `evaluate ppl`."""
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     window, flags = options.context_window, options.flags
     results = (evaluate(checkpoint, data, split, window, flags, options.compile) for split in options.splits)
-    return {"data": shown_path(data.folder), "context_window": window, "flags": flags}, results
+    return checkpoint, {"data": shown_path(data.folder), "context_window": window, "flags": flags}, results
 
 
 def describe_perplexity(result: Result) -> str:
@@ -58,7 +60,7 @@ def describe_perplexity(result: Result) -> str:
     )
 
 
-def carried(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+def carried(path: Path, options: Namespace) -> Evaluated:
     """For `evaluate ppl --carry-state`."""
     from lab.measure import carried_state  # loads matplotlib: half a second
 
@@ -72,14 +74,14 @@ def carried(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
     settings = {key: getattr(options, key) for key in ("segment", "reset_at_documents", "streams")}
     if options.reset_at_documents:
         del settings["streams"]  # a result has the number of documents there
-    return {"data": shown_path(data.folder), "model_overrides": overrides, **settings}, results
+    return checkpoint, {"data": shown_path(data.folder), "model_overrides": overrides, **settings}, results
 
 
-def masked_lm(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+def masked_lm(path: Path, options: Namespace) -> Evaluated:
     """For `evaluate mlm`."""
     encoder, splits = read_encoder(path), tuple(options.splits)
     data = open_prepared(options.data.absolute(), splits)
-    return {"data": shown_path(data.folder)}, evaluate_masked_lm(encoder, data, splits)
+    return encoder, {"data": shown_path(data.folder)}, evaluate_masked_lm(encoder, data, splits)
 
 
 def describe_masked_lm(result: Result) -> str:
@@ -90,11 +92,12 @@ def describe_masked_lm(result: Result) -> str:
     )
 
 
-def lra(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+def lra(path: Path, options: Namespace) -> Evaluated:
     """For `evaluate lra`."""
     data = KINDS["lra"].open_data(options.data.absolute(), options.splits)
-    results = evaluate_lra(read_lra(path), data, options.splits, usual_device())
-    return {"data": identify(data.folder)}, results
+    checkpoint = read_lra(path)
+    results = evaluate_lra(checkpoint, data, options.splits, usual_device())
+    return checkpoint, {"data": identify(data.folder)}, results
 
 
 def describe_lra(result: Result) -> str:
@@ -107,11 +110,11 @@ def describe_lra(result: Result) -> str:
     )
 
 
-def images(path: Path, options: Namespace) -> tuple[Result, Iterator[Result]]:
+def images(path: Path, options: Namespace) -> Evaluated:
     """For `evaluate images`."""
     checkpoint = load_image_model(path, options.data, Pixels.task, Classification.task)
     results = evaluate_images(checkpoint, options.splits, options.batch_size, usual_device())
-    return {"data": shown_path(Path(checkpoint.task.cfg.data))}, results
+    return checkpoint, {"data": shown_path(Path(checkpoint.task.cfg.data))}, results
 
 
 def describe_images(result: Result) -> str:
@@ -208,13 +211,12 @@ def write_carried(result: Result, out: Path) -> None:
 class Evaluator:
     """How a kind of model is evaluated.
 
-    `keys` are those by which a result is recognised. For a whole checkpoint `evaluate` gives the settings of
-    all results, and the result of each split. `write` writes a result to its file, whose name has `ending`,
-    and to further files with the endings `beside`, and prints it in words.
+    `keys` are those by which a result is recognised. `write` writes a result to its file, whose name has
+    `ending`, and to further files with the endings `beside`, and prints it in words.
     """
 
     keys: tuple[str, ...]
-    evaluate: Callable[[Path, Namespace], tuple[Result, Iterator[Result]]]
+    evaluate: Callable[[Path, Namespace], Evaluated]
     write: Callable[[Result, Path], None]
     ending: str = ".json"
     beside: tuple[str, ...] = ()
@@ -257,8 +259,7 @@ def main(options: Namespace) -> None:
     evaluator = EVALUATORS[options.kind]
     path, ours = checkpoint_of(options), json_with(*evaluator.keys)
     files = result_files(options.command, options, path, ours, evaluator.ending, evaluator.beside)
-    settings, results = evaluator.evaluate(path, options)
+    checkpoint, settings, results = evaluator.evaluate(path, options)
     check_same_settings(files, settings)
-    names = averaged(read_checkpoint(path))
     for result in results:
-        evaluator.write({**result, **settings, **names}, files[result["split"]])
+        evaluator.write({**result, **settings, **averaged(checkpoint)}, files[result["split"]])
