@@ -23,8 +23,10 @@ from lab.publish import analysis
 from lab.publish.tables import MEASURED_ON, grouped, markdown_table, where
 from lab.store import STORE, stored
 from lab.study.declaration import our_studies, read_study, study_names
-from lab.study.page import groups_of, publish, shown_records, title_of
+from lab.study.groups import groups_of, title_of
+from lab.study.page import publish
 from lab.study.schema import Record
+from lab.study.shown import shown_records
 from lab.study.table import claimed_records, verdicts
 from lab.verdicts import NOT_RUN
 from user_dir.attention import attention_class

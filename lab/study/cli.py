@@ -45,10 +45,13 @@ from lab.study.cells import (
     prune,
 )
 from lab.study.declaration import our_studies, read_study
-from lab.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
+from lab.study.groups import group_of
+from lab.study.page import PAGE, check_replaceable, publish
+from lab.study.pictures import picture_paths
 from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Best, Record, Study, numbers
+from lab.study.shown import check_one_setting
 from lab.study.table import figure_of
 from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
 

@@ -9,7 +9,7 @@ from lab.measure import TrainedRun, carried_state
 from lab.publish import language_models as carried
 from lab.run.folder import LAST
 from lab.study.declaration import read_study
-from lab.study.page import section_of
+from lab.study.pictures import section_of
 from tests.helpers.tiny import train_run
 from tests.lab.study.conftest import record_of
 

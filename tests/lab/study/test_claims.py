@@ -6,7 +6,7 @@ import random
 import pytest
 
 from lab.errors import UserError
-from lab.study.declaration import read_claim
+from lab.study.declared_tables import read_claim
 from lab.study.schema import Axis, Baseline, Best, parse_expression
 from lab.study.table import (
     AT_BASELINE,

@@ -12,7 +12,8 @@ from lab.files import RESULTS, ROOT
 from lab.measure import MEASURES
 from lab.run.recipe import compose_experiment, option
 from lab.study.cells import check_layer_plans, check_plan_words, check_trusted, known_values
-from lab.study.declaration import Keys, read_study, study_names
+from lab.study.declaration import read_study, study_names
+from lab.study.keys import Keys
 from lab.study.records import read_records
 from tests.lab.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered

@@ -8,7 +8,8 @@ from PIL import Image
 from lab.papers import read_table
 from lab.publish import images
 from lab.study.declaration import read_study
-from lab.study.page import pictures_of, write_page
+from lab.study.page import write_page
+from lab.study.pictures import pictures_of
 from lab.study.table import verdicts
 from tests.lab.study.conftest import record_of
 

@@ -78,7 +78,7 @@ def test_the_page_names_data_settings_and_the_form_of_performer(lra):
 
 
 def test_runs_on_different_data_share_no_page(tmp_path):
-    from lab.study.page import check_one_setting
+    from lab.study.shown import check_one_setting
 
     one, other = record("text", "elu", 1, 60.0), record("text", "lln", 1, 60.0, examples=8)
     with pytest.raises(UserError, match="cells of different text"):

@@ -25,19 +25,12 @@ from lab.store import STORE
 from lab.study import records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
-from lab.study.page import (
-    check_one_setting,
-    check_replaceable,
-    groups_of,
-    how_to_train,
-    pictures_of,
-    publish,
-    shown_records,
-    tuned_table,
-    write_page,
-)
+from lab.study.groups import groups_of
+from lab.study.page import check_replaceable, how_to_train, publish, tuned_table, write_page
+from lab.study.pictures import pictures_of
 from lab.study.records import best_records, read_records
 from lab.study.schema import Best, PaperColumn, follow, parse_expression
+from lab.study.shown import check_one_setting, shown_records
 from lab.study.table import AT_BASELINE, claimed_records, verdicts, write_table
 from tests.lab.study.conftest import cells, made_up, record_of, write_record
 

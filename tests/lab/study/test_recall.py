@@ -8,7 +8,8 @@ import pytest
 from lab.methods import NAMED
 from lab.publish import recall
 from lab.study.declaration import read_study
-from lab.study.page import pictures_of, section_of, write_page
+from lab.study.page import write_page
+from lab.study.pictures import pictures_of, section_of
 from lab.study.schema import Baseline
 from tests.lab.study.conftest import record_of
 

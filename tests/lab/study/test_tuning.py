@@ -11,8 +11,8 @@ from lab.run.recipe import option
 from lab.study.cells import check_flags
 from lab.study.cli import run_missing, show_status
 from lab.study.declaration import read_study
-from lab.study.page import without_outdated
 from lab.study.records import OLDER, all_records
+from lab.study.shown import without_outdated
 from lab.study.tuning import (
     best_value,
     is_tuned_as_now,

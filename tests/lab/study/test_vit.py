@@ -7,7 +7,8 @@ import pytest
 from lab.papers import read_table
 from lab.publish import images
 from lab.study.declaration import read_study
-from lab.study.page import pictures_of, section_of, write_page
+from lab.study.page import write_page
+from lab.study.pictures import pictures_of, section_of
 from tests.lab.study.conftest import record_of
 
 STUDY = read_study("vit")
