@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from ..errors import UserError
 from .checkpoints import has_attention, positions_in
+from .options import options_of_missing_network
 
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
 # copies of settings of other groups. Training fills in the dictionary's fingerprint and the images' shape,
@@ -209,7 +210,8 @@ def check_same_settings(filename: str, saved: Mapping[str, Any], cfg: Any, resum
     before = {group: _values(saved[group]) for group in ("model", "task")}
     if OURS not in before["model"] or OURS not in given["model"]:
         return
-    found = [*differences("arch", before["model"], given["model"])]
+    idle = options_of_missing_network(given["model"])
+    found = [*differences("arch", before["model"], given["model"], FREE | idle.keys())]
     if resumes:
         found += differences("task", before["task"], given["task"])
     else:

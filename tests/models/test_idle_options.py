@@ -1,0 +1,111 @@
+"""Options that do nothing with the attentions, norms or positions of a model are noted."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import options
+
+from tests.helpers.mechanisms import MECHANISMS, WITH_DROPOUT, all_forms, build
+from user_dir.checks.same_settings import check_same_settings
+from user_dir.errors import UserError
+from user_dir.idle_options import WITHOUT_HEADS, WITHOUT_WEIGHTS
+
+
+def test_the_attentions_without_weights_are_those_without_dropout():
+    assert {one.name for one in MECHANISMS.values()} - {*WITH_DROPOUT} == WITHOUT_WEIGHTS
+
+
+@all_forms
+@torch.no_grad()
+def test_heads_change_all_other_attentions(key, causal):
+    modules = [build(key, causal, heads=heads, longest=64) for heads in (1, 2)]
+    shapes = [{name: x.shape for name, x in one.state_dict().items()} for one in modules]
+    same = shapes[0] == shapes[1]
+    if same:
+        modules[1].load_state_dict(modules[0].state_dict())
+        x = torch.randn(64, 2, 12)
+        same = torch.equal(*(module(x)[0] for module in modules))
+    assert same == (MECHANISMS[key].name in WITHOUT_HEADS)
+
+
+WEIGHTS = "no attention of the model forms weights to drop"
+HEADS = "no attention of the model has heads"
+PERFORMER = "--decoder-attention performer"
+NO_FINAL_NORM = "post-norm layers have no norm after them without --decoder-final-norm"
+NOT_SCALED = "embeddings beside joined positions are not scaled"
+WHOLE = "an encoder pools the whole sequence"
+
+
+@pytest.mark.parametrize(
+    ("arch", "words", "said"),
+    [
+        ("linear_transformer_lm", "--attention-dropout 0.1", WEIGHTS),
+        ("linear_transformer_lm", "--attention-dropout 0", None),
+        ("linear_transformer_lm", "--attention-dropout 0.1 --decoder-attention elu*5,softmax", None),
+        ("linear_transformer_lm", "--attention-dropout 0.1 --decoder-attention elu*5,diag+norm", None),
+        ("transnormer_t1", "--attention-dropout 0.1", None),
+        ("roberta_tnn", "--attention-dropout 0.1", WEIGHTS),
+        ("vit", "--attention-dropout 0.1 --encoder-attention lln", WEIGHTS),
+        ("flash_lm", "--decoder-attention-heads 4", HEADS),
+        ("flash_lm", "--decoder-attention-heads 1", None),
+        ("flash_lm", "--decoder-attention-heads 4 --decoder-attention tnn*9,norm", None),
+        ("roberta_tnn", "--encoder-attention-heads 4", HEADS),
+        ("roberta_linear", "--no-encoder-final-norm", "it needs --encoder-normalize-before"),
+        ("roberta_linear", "--no-encoder-final-norm --encoder-normalize-before", None),
+        ("vit", "--no-encoder-final-norm", None),
+        ("transformer_ls_lm", "--no-decoder-final-norm", NO_FINAL_NORM),
+        ("pixel_linear", "--no-decoder-final-norm", None),  # a final norm is its default
+        ("transnormer_t1", "--no-decoder-final-norm", None),
+        (
+            "transnormer_t1",
+            f"--performer-redraw 5 --performer-paper {PERFORMER}",
+            "--performer-paper overrules it",
+        ),
+        ("transnormer_t1", f"--performer-redraw 5 {PERFORMER}", None),
+        ("lln_lm", "--lln-a 0.2 --lln-alpha 1", "--lln-alpha overrules it"),
+        ("lln_lm", "--lln-a 0.2", None),
+        ("lln_diag_lm", "--lln-diag-b 0.2 --lln-diag-alpha 1", "--lln-diag-alpha overrules it"),
+        (
+            "roberta_lln",
+            "--lln-diag-b 0.2 --lln-diag-alpha 1",
+            "no layer of the model has lln_diag attention",
+        ),
+        ("roberta_linear", "--transformer-ls-chunk 8 --encoder-attention transformer_ls", WHOLE),
+        ("transformer_ls_lm", "--transformer-ls-chunk 8", None),
+        ("pixel_linear", "--no-scale-embedding", NOT_SCALED),
+        ("pixel_linear", "--no-scale-embedding --absolute-positions learned", None),
+        ("transnormer_t1", "--no-scale-embedding --absolute-positions joined", NOT_SCALED),
+        (
+            "transnormer_t1",
+            "--no-scale-embedding --absolute-positions joined --no-token-positional-embeddings",
+            None,
+        ),
+    ],
+)
+def test_options_without_effect_are_noted(arch, words, said, caplog):
+    task = {"roberta": "masked_lm", "vit": "image_classification", "pixel": "pixels"}
+    kind = task.get(arch.partition("_")[0], "language_modeling")
+    given = ["data", "--task", kind, "--arch", arch, "--lr", "0.1", *words.split()]
+    options.parse_args_and_arch(options.get_training_parser(), given)
+    flag = words.split()[0]
+    found = [text for text in caplog.messages if text.startswith(f"{flag} does nothing")]
+    assert found == ([f"{flag} does nothing: {said}"] if said else [])
+
+
+def test_weights_may_start_a_model_with_other_options_that_do_nothing():
+    model = {"attention_backend": "auto", "_name": "roberta_transnormer_t1", "encoder_ffn": "glu"}
+    model |= {"encoder_ffn_embed_dim": 3072, "pooler_activation_fn": "tanh", "activation_fn": "gelu"}
+
+    def check(**changes):
+        groups = ({"model": Namespace(**one), "task": Namespace()} for one in (model, {**model, **changes}))
+        check_same_settings("x.pt", *groups, resumes=False)
+
+    check(encoder_ffn_embed_dim=64)
+    with pytest.raises(UserError, match="activation_fn is 'gelu', not 'relu'"):
+        check(activation_fn="relu")  # of the masked-LM head
+    with pytest.raises(UserError, match="encoder_ffn is 'glu', not 'ffn'"):
+        check(encoder_ffn="ffn", encoder_ffn_embed_dim=64)
+    model["encoder_ffn"] = "ffn"
+    with pytest.raises(UserError, match="encoder_ffn_embed_dim is 3072, not 64"):
+        check(encoder_ffn_embed_dim=64)
