@@ -173,7 +173,7 @@ CASES = [
     (f"{TRAIN} --cosformer-length nan", "--cosformer-length"),
     (f"{TRAIN} --decoder-final-norm batchnorm", "takes its statistics from positions to come as well"),
     (f"{TRAIN} --optimizer-overrides lr", "--optimizer-overrides is 'lr'"),
-    (f"{TRAIN} --update-ordered-indices-seed", "does nothing without --update-epoch-batch-itr"),
+    (f"{TRAIN} --update-ordered-indices-seed", "does nothing without --update-epoch-batch-itr True"),
     (f"{TRAIN} --no-such-flag 1", "unrecognized arguments: --no-such-flag"),
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),

@@ -56,6 +56,22 @@ FAIRSEQ = [
         "does not fit the model: size mismatch for .*; give the settings it was trained with",
     ),
     (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the size of the batch is missing; give --batch-size or"),
+    (
+        f"{FAIRSEQ_TRAIN} --add-bos-token --decoder-learned-pos",
+        "samples of 33 tokens, but the model has 32 learned positions; give --max-target-positions 33",
+    ),
+    (
+        f"{FAIRSEQ_TRAIN} --max-tokens-valid 9",
+        "a batch of 9 tokens .*--max-tokens-valid.* is too small for the 32 tokens",
+    ),
+    (
+        f"{FAIRSEQ_TRAIN} --dataset-impl raw",
+        "'valid' of data cannot be read with --dataset-impl raw; leave it",
+    ),
+    (
+        f"{EVAL_LM} lm/checkpoint_last.pt --context-window 40",
+        "--context-window is 40; it must be less than --tokens-per-sample, 32, such as 16$",
+    ),
     (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., but must be positive"),
     (
         f"{FAIRSEQ_TRAIN} --lr __import__('os').abort()",

@@ -96,6 +96,7 @@ def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
 
 
 GATED = "the layers are gated units, without a feed-forward network"
+FLASH = "--decoder-attention-heads 1 --decoder-attention flash"
 
 
 @pytest.mark.parametrize(
@@ -113,12 +114,12 @@ GATED = "the layers are gated units, without a feed-forward network"
         ("--absolute-positions none --decoder-learned-pos", "--decoder-learned-pos overrules it"),
         ("--decoder-ffn-embed-dim 64 --decoder-ffn ffn", None),
         ("--glu-dim 64 --activation-dropout 0.1", None),
-        ("--glu-dim 64 --decoder-attention flash", GATED),
-        ("--decoder-ffn-embed-dim 64 --decoder-attention flash,flash_quad", GATED),
-        ("--activation-fn gelu --decoder-attention flash", GATED),
-        ("--activation-dropout 0.1 --decoder-attention flash_quad", GATED),
+        (f"--glu-dim 64 {FLASH}", GATED),
+        (f"--decoder-ffn-embed-dim 64 {FLASH},flash_quad", GATED),
+        (f"--activation-fn gelu {FLASH}", GATED),
+        (f"--activation-dropout 0.1 {FLASH}_quad", GATED),
         ("--activation-fn gelu --decoder-ffn ffn --decoder-attention flash,diag", None),
-        ("--activation-dropout 0 --decoder-attention flash", None),
+        (f"--activation-dropout 0 {FLASH}", None),
     ],
 )
 def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, caplog):

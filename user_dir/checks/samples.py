@@ -1,6 +1,7 @@
 """Damaged files of a split, and samples that fairseq would silently leave out of an evaluation."""
 
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ def check_sample_lengths(
         raise UserError(
             f"--max-tokens is {max_tokens}, less than the {int(sizes.max())} tokens of the longest sample; "
             "raise it, or lower --tokens-per-sample"
+        )
+
+
+def check_context_window(given: Namespace, words: Sequence[str]) -> None:
+    """UserError where `--context-window`, which fairseq takes off a sample, leaves none of its tokens."""
+    window, length = (getattr(given, name, None) for name in ("context_window", "tokens_per_sample"))
+    if window and length and window >= length:
+        raise UserError(
+            f"--context-window is {window}; it must be less than --tokens-per-sample, {length}, such as "
+            f"{length // 2}"
+        )
+
+
+def check_room_for_start(task: Any, model: Any) -> None:
+    """UserError where `--add-bos-token` makes samples longer than the learned positions of a new model."""
+    positions = getattr(getattr(model.decoder, "embed_positions", None), "max_positions", None)
+    if not task.add_bos_token or task.sample_break_mode not in ("none", "complete"):
+        return
+    if positions is not None and task.tokens_per_sample >= positions:
+        longest = task.tokens_per_sample + 1
+        raise UserError(
+            f"--add-bos-token makes samples of {longest} tokens, but the model has {positions} learned "
+            f"positions; give --max-target-positions {longest}"
         )
 
 

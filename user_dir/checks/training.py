@@ -47,7 +47,9 @@ def check_training(cfg: Any, here: bool = True) -> None:
     if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
         raise UserError("the size of the batch is missing; give --batch-size or --max-tokens")
     if cfg.dataset.update_ordered_indices_seed and not cfg.dataset.update_epoch_batch_itr:
-        raise UserError("--update-ordered-indices-seed does nothing without --update-epoch-batch-itr; add it")
+        raise UserError(
+            "--update-ordered-indices-seed does nothing without --update-epoch-batch-itr True; add it"
+        )
     on_the_cpu = cfg.common.cpu or (here and not torch.cuda.is_available())
     check_precision(cfg.common, on_the_cpu)
     check_profile(cfg.common.profile and on_the_cpu)

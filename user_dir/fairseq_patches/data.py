@@ -23,10 +23,17 @@ from torch import Tensor
 from conventions.content import check_prepared
 from conventions.files import check_no_pipe
 
-from ..checks.samples import NotEmpty, check_sample_lengths, check_split_files
+from ..checks.samples import (
+    NotEmpty,
+    check_context_window,
+    check_room_for_start,
+    check_sample_lengths,
+    check_split_files,
+)
 from ..checks.settings import check_settings
 from ..errors import UserError
 from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
+from .options import WHEN_READ
 from .replacing import replaces
 
 TOKENIZER_FILES = {
@@ -38,6 +45,8 @@ BATCHES = inspect.signature(FairseqTask.get_batch_iterator)
 
 def apply() -> None:
     """The wrappers of tasks, iterators, dictionaries and indexed data."""
+    if check_context_window not in WHEN_READ:
+        WHEN_READ.append(check_context_window)
 
     @replaces(tasks, "setup_task")
     def setup_task(setup, cfg, **kwargs):
@@ -86,6 +95,13 @@ def apply() -> None:
         groups = groups_left(iterable, chunk_size, skip_remainder_batch)
         init(self, iterable, chunk_size)
         self.total = self.n + groups
+
+    @replaces(LanguageModelingTask, "build_model")
+    def build_model(build, self, args, from_checkpoint=False):
+        model = build(self, args, from_checkpoint)
+        if not from_checkpoint:
+            check_room_for_start(self.args, model)
+        return model
 
     @replaces(LanguageModelingTask, "eval_lm_dataloader")
     def eval_lm_dataloader(load, self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
@@ -181,18 +197,31 @@ def explain_missing_splits(kind: type[FairseqTask]) -> None:
         except FileNotFoundError as error:
             if "Dataset not found" not in str(error):
                 raise
-            folder = Path(data)
-            there = sorted({path.name.partition(".")[0] for path in folder.glob("*.idx")})
-            raise UserError(
-                f"{folder} has no split {split!r}, but {', '.join(there) or 'none'}; check --train-subset, "
-                "--valid-subset and --gen-subset"
-            ) from None
+            raise _missing_split(Path(data), split, setting(self, "dataset_impl")) from None
+
+
+def _missing_split(folder: Path, split: str, form: str | None) -> UserError:
+    """`form` is `--dataset-impl`, as which fairseq has found no split of this name."""
+    there = sorted({path.name.partition(".")[0] for path in folder.glob("*.idx")})
+    if form and split in there:
+        return UserError(
+            f"the split {split!r} of {folder} cannot be read with --dataset-impl {form}; leave it out, and "
+            "fairseq finds the format itself"
+        )
+    return UserError(
+        f"{folder} has no split {split!r}, but {', '.join(there) or 'none'}; check --train-subset, "
+        "--valid-subset and --gen-subset"
+    )
 
 
 def data_of(task: FairseqTask) -> str | None:
-    """The data folders of a task, whose settings are its `cfg`, or of language_modeling its `args`."""
-    settings = getattr(task, "cfg", None) or getattr(task, "args", None)
-    return getattr(settings, "data", None)
+    """The data folders of a task."""
+    return setting(task, "data")
+
+
+def setting(task: FairseqTask, name: str) -> Any:
+    """A setting of a task, which are its `cfg`, or of language_modeling its `args`; None if it has none."""
+    return getattr(getattr(task, "cfg", None) or getattr(task, "args", None), name, None)
 
 
 def read_in_order(num_workers: int = 1, num_shards: int = 1, **unused: Any) -> int:
@@ -246,8 +275,15 @@ def explained_longest(max_positions: Any) -> Iterator[None]:
 
 
 @contextmanager
-def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """A sample that is longer than `--max-tokens` ends fairseq in a traceback."""
+def explained_length(
+    indices: np.ndarray,
+    num_tokens_fn: Any,
+    num_tokens_vec: Any = None,
+    max_tokens: int | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Iterator[None]:
+    """A sample that is longer than a batch may be ends fairseq in a traceback."""
     try:
         yield
     except AssertionError as error:
@@ -255,8 +291,8 @@ def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwar
             raise
         longest = max(int(num_tokens_fn(index)) for index in indices)
         raise UserError(
-            f"--max-tokens is less than the {longest} tokens of the longest sample; raise it, or lower "
-            "--tokens-per-sample"
+            f"a batch of {max_tokens} tokens (--max-tokens, in validation --max-tokens-valid) is too small "
+            f"for the {longest} tokens of the longest sample; raise it, or lower --tokens-per-sample"
         ) from None
 
 
