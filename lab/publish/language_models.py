@@ -77,7 +77,7 @@ def schedules(records: Sequence[Record]) -> str:
     found = []
     for name, group in grouped(records, partial(known, schedule)).items():
         rates = list(dict.fromkeys(known(peak_rate, record) for record in group))
-        with suppress(ValueError):  # a dash is no number
+        with suppress(ValueError):  # a dash is not a number
             rates.sort(key=float)
         found.append(f"{either(rates)}, {name}")
     return "; ".join(found)

@@ -123,9 +123,9 @@ class CarriedState:
     def carry(self, sample: Sample, update: int | None = None) -> Iterator[Sample]:
         """The batch with the states of the one before; empty ones at the start and after a gap.
 
-        A batch may come again in an `update`, which `--amp` repeats after an overflow: it has the states that
-        it had. Where the step raises, the states are again those before it: fairseq goes on without a batch
-        that ran out of memory, or validates it a second time.
+        `--amp` repeats an `update` after an overflow: its batches get the same states as the first time. A
+        step that raises leaves the states of before: fairseq skips a batch that ran out of memory, or
+        validates it a second time.
 
         Args:
             update: the number of updates made so far; None in validation.
