@@ -7,9 +7,9 @@ repair or a check of `user_dir/checks`. A repair says what breaks, and since whi
 `stopping` and `diverged` replace nothing themselves: the others use them.
 """
 
-from . import checkpoints, data, distributed, libraries, literals, options, run_state, trainer
+from . import checkpoints, data, distributed, generation, libraries, literals, options, run_state, trainer
 
-PARTS = (libraries, literals, options, data, checkpoints, distributed, run_state, trainer)
+PARTS = (libraries, literals, options, data, generation, checkpoints, distributed, run_state, trainer)
 
 
 def apply() -> None:
