@@ -229,6 +229,7 @@ CHANGES = [
     ("--seed 9", "seed"),
     ("--batch-size 4", "batch_size"),
     ("--update-freq 2", "batch_size"),
+    ("--max-tokens 64", "max_tokens"),
     ("--weight-decay 0.1 --clip-norm 1", "clip_norm,weight_decay"),
     ("--warmup-updates 3", "warmup_updates"),
     ("--optimizer sgd", "optimizer"),

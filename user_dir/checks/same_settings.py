@@ -293,12 +293,19 @@ def _other_start(before: Settings, given: Settings) -> Iterator[Difference]:
         yield "finetune_from_model", old, new
 
 
-def _shares(name: str, groups: Mapping[str, Settings]) -> tuple[list[int], str] | None:
-    """An update's samples or tokens for each `--update-freq`, and how they are made up; None if not known."""
+def _shares(name: str, groups: Mapping[str, Settings]) -> tuple[list[int], str | None] | None:
+    """An update's samples or tokens for each `--update-freq`, and how they are made up; None if not known.
+
+    Both are empty where no limit is set.
+    """
+    if name not in groups["dataset"]:
+        return None
     size, steps = groups["dataset"].get(name), groups["optimization"].get("update_freq")
     processes = groups["distributed_training"].get("distributed_world_size")
-    if not (size and steps and processes):
+    if not (steps and processes):
         return None
+    if size is None:
+        return [], None
     return (
         [size * step * processes for step in steps],
         f"{size} x --update-freq {','.join(map(str, steps))} x {processes} processes",
