@@ -27,7 +27,7 @@ from tests.helpers.lra import write_lra
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.settings import check_settings, read_overrides
 from user_dir.errors import UserError, sentence_of_fairseq
-from user_dir.fairseq_patches.diverged import _error_of, refused_losses
+from user_dir.fairseq_patches.diverged import _error_of, check_loss, refused_losses
 from user_dir.fairseq_patches.trainer import explained_misfit
 from user_dir.models import LinearAttentionLM, LinearAttentionRoberta
 
@@ -334,6 +334,15 @@ def test_a_diverged_run_in_half_precision(diverging, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)  # fairseq calls it where the scale falls
     with pytest.raises(UserError, match=f"the scaled loss is {PLACE}"):
         diverging("--no-save", "--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4")
+
+
+def test_an_update_without_a_token_to_predict_has_not_diverged():
+    """Of the masked ones a small batch may have none: its mean loss is 0 / 0."""
+    cfg = Namespace(common=Namespace(log_interval=1))
+    trainer = Namespace(cfg=cfg, get_num_updates=lambda: 7)
+    check_loss(trainer, {"loss": math.nan, "sample_size": torch.tensor(0.0)})
+    with pytest.raises(UserError, match="the loss is nan at update 7"):
+        check_loss(trainer, {"loss": math.nan, "sample_size": torch.tensor(1.0)})
 
 
 def test_a_validation_that_is_nan_replaces_no_best_checkpoint(commands, tmp_path, monkeypatch, caplog):

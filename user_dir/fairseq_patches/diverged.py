@@ -50,10 +50,11 @@ def explained_divergence(trainer: Any) -> Iterator[None]:
 def check_loss(trainer: Any, stats: Any) -> None:
     """Diverged if the loss of the update just made is not finite, looked at once in a logging interval.
 
-    fairseq checks the norm of every update's gradients, but not the loss.
+    fairseq checks the norm of every update's gradients, but not the loss. That of an update without a token
+    to predict, such as a masked one, is 0 / 0.
     """
     interval, update = trainer.cfg.common.log_interval, trainer.get_num_updates()
-    if not stats or interval < 1 or update % interval:
+    if not stats or not stats.get("sample_size", 1) or interval < 1 or update % interval:
         return
     loss = stats.get("loss")
     if loss is not None and not math.isfinite(loss):
