@@ -18,6 +18,8 @@ UNREADABLE = "is not a fairseq checkpoint: its configuration cannot be read; nam
 # The lines of torch's message in which a model and the weights differ.
 MISFIT = re.compile(r"^\s*((?:Missing key|Unexpected key|size mismatch for).*)$", re.MULTILINE)
 
+HEAD = re.compile(r"(?:^|\.)classification_heads\.([^.]+)\.out_proj\.weight(?:_orig)?$")
+
 # Buffers of numbers that an attention has drawn.
 DRAWN = ("eval_proj", "rotations")
 # Options that keep the output matrix apart from the embeddings, by a part of its name.
@@ -98,6 +100,25 @@ def check_finite(path: str, state: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{path} holds weights that are NaN or infinite (the first: {name}): its training has "
                 "diverged; name an earlier checkpoint"
+            )
+
+
+def heads_in(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """The classes and the width of each classification head, by its name."""
+    return {match[1]: tuple(x.shape) for name, x in weights.items() if (match := HEAD.search(name))}
+
+
+def check_heads(path: str, saved: Mapping[str, tuple[int, ...]], model: torch.nn.Module) -> None:
+    """UserError where a model has a classification head that is not among those `saved` in its checkpoint.
+
+    fairseq evaluates such a head with the weights that it was drawn with.
+    """
+    for name, shape in heads_in(model.state_dict()).items():
+        if saved.get(name) != shape:
+            there = ", ".join(f"{head} ({classes} classes)" for head, (classes, _) in saved.items())
+            raise UserError(
+                f"{path} holds no classification head {name} of {shape[0]} classes, but {there or 'none'}; "
+                "give the --classification-head-name and the --num-classes of its training"
             )
 
 

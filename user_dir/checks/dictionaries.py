@@ -1,9 +1,12 @@
 """Whether a checkpoint is read with the dictionary it was trained with."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UserError
+
+LABELS = "label_dictionary_sha256"
 
 
 def fingerprint(dictionary: Any) -> str:
@@ -27,10 +30,39 @@ def check_dictionary(cfg: Any, dictionary: Any) -> None:
     The same words in another order give other indices, so a model would silently read nonsense.
 
     Raises:
-        UserError: when the fingerprints differ.
+        UserError: when the fingerprints differ, or the task has no `dictionary`.
     """
-    if getattr(cfg, "dictionary_sha256", None) not in (None, fingerprint(dictionary)):
+    expected = getattr(cfg, "dictionary_sha256", None)
+    if expected is None:
+        return
+    if dictionary is None:
+        raise UserError(
+            "the model was trained with a dictionary, but the task has none; give the --task of the "
+            "training, or another checkpoint"
+        )
+    if expected != fingerprint(dictionary):
         raise UserError(
             f"the dictionary of {len(dictionary):,} entries is not the one the model was trained with: other "
             "entries or another order; give the data folder of the training"
+        )
+
+
+def label_fingerprint(task: Any) -> dict[str, str]:
+    """The fingerprint of a task's labels, as a checkpoint keeps it; empty without a dictionary of labels."""
+    labels = getattr(task, "label_dictionary", None)
+    if labels is None or labels is task.source_dictionary:  # the labels are numbers
+        return {}
+    return {LABELS: fingerprint(labels)}
+
+
+def check_labels(path: str, state: Mapping[str, Any], task: Any) -> None:
+    """UserError if the labels of a checkpoint are not those of the task, or in another order.
+
+    A classification head would give each class the name of another. Older checkpoints keep no fingerprint.
+    """
+    saved, given = ((of or {}).get(LABELS) for of in (state.get("extra_state"), label_fingerprint(task)))
+    if None not in (saved, given) and saved != given:
+        raise UserError(
+            f"the labels in label/dict.txt are not those that {path} was trained with: other labels or "
+            "another order; give the data folder of the training"
         )

@@ -21,12 +21,15 @@ from conventions.files import replacing
 from ..checks.checkpoints import (
     UNREADABLE,
     check_finite,
+    check_heads,
     check_tied,
     checkpoint_files,
     difference,
+    heads_in,
     own_positions,
     read_safely,
 )
+from ..checks.dictionaries import check_labels
 from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
@@ -97,6 +100,7 @@ def apply() -> None:
 
     @replaces(RobertaModel, "upgrade_state_dict_named")
     def upgrade_roberta(upgrade, self, state_dict, name):
+        self.saved_heads = heads_in(state_dict)
         with heads_of_spectral_norm(state_dict):
             upgrade(self, state_dict, name)
 
@@ -113,14 +117,17 @@ def apply() -> None:
     ):
         if state is None:
             filenames = checkpoint_files(filenames)
+        states = [state] if state else []
         if num_shards == 1 and not suffix and state is None:
-            for filename in filenames:
-                read_safely(Path(filename))
+            states = [read_safely(Path(filename)) for filename in filenames]
         with explained_weights(filenames):
-            models, *others = load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+            models, cfg, task = load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
         for filename, model in zip(filenames, models, strict=True):
             check_finite(filename, model.state_dict())
-        return models, *others
+            check_heads(filename, getattr(model, "saved_heads", {}), model)
+        for filename, saved in zip(filenames, states, strict=False):
+            check_labels(filename, saved, task)
+        return models, cfg, task
 
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:

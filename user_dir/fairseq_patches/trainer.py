@@ -17,7 +17,7 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from ..checks.checkpoints import configuration, difference, read_safely
-from ..checks.dictionaries import check_dictionary, note_dictionary
+from ..checks.dictionaries import check_dictionary, check_labels, label_fingerprint, note_dictionary
 from ..checks.locks import lock_save_dir
 from ..checks.options import fill_in_options
 from ..checks.same_settings import CHECKED, allowed_changes, check_same_run, check_same_settings
@@ -85,7 +85,7 @@ def apply() -> None:
         if is_unwanted_crash(self, filename):
             return None
         counts = {"patience": train_loop.patience_state(), **count_of_averages(self)}
-        return save(self, filename, {**extra_state, **counts})
+        return save(self, filename, {**extra_state, **counts, **label_fingerprint(self.task)})
 
     @replaces(Trainer, "load_checkpoint")
     def load_checkpoint(load, self, filename, reset_optimizer=False, *args, **kwargs):
@@ -175,8 +175,9 @@ def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
             f"{filename} lacks the state of the optimizer (--no-save-optimizer-state), so training cannot "
             "resume; start from its weights with --finetune-from-model and another --save-dir"
         )
-    if getattr(saved["model"], "dictionary_sha256", None) is not None:
-        check_dictionary(saved["model"], trainer.task.source_dictionary)
+    check_dictionary(saved["model"], trainer.task.source_dictionary)
+    if resumes:
+        check_labels(filename, state, trainer.task)
     if own and resumes:
         groups = state["cfg"] if state.get("cfg") else dict.fromkeys(CHECKED, state["args"])
         check_same_run(os.path.dirname(filename), groups, trainer.cfg)
