@@ -1,6 +1,7 @@
 """Options of a model whose defaults, or whose effect, follow from others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -48,3 +49,8 @@ def options_of_networks(model: Mapping[str, Any]) -> dict[str, str]:
     if "pooler_activation_fn" not in model:  # --activation-fn is that of a masked-LM head, too
         of_ffn.append("activation_fn")
     return dict.fromkeys(of_ffn, "ffn") | dict.fromkeys(("glu_dim", "glu_activation", "no_glu_bias"), "glu")
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """The three of `known` that are most like `name`."""
+    return get_close_matches(name, known, 3, 0.0)

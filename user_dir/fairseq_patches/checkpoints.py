@@ -15,6 +15,7 @@ from fairseq import checkpoint_utils, file_utils, hub_utils
 from fairseq.file_io import PathManager
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
+from omegaconf.errors import ValidationError
 
 from conventions.files import replacing
 
@@ -30,9 +31,11 @@ from ..checks.checkpoints import (
     read_safely,
 )
 from ..checks.dictionaries import check_labels
+from ..checks.overrides import check_changes
 from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
+from .options import first_line
 from .replacing import replaces
 from .run_state import make_up_for_plateau
 
@@ -79,9 +82,10 @@ def apply() -> None:
         return found
 
     @replaces(hub_utils, "from_pretrained")
-    def from_pretrained(load, *args, **kwargs):
+    def from_pretrained(load, model_name_or_path, checkpoint_file="model.pt", *args, **kwargs):
+        check_changes(model_name_or_path, checkpoint_file, kwargs)
         with explained_hub():
-            return load(*args, **kwargs)
+            return load(model_name_or_path, checkpoint_file, *args, **kwargs)
 
     PathManager.copy = staticmethod(copy_durably)
 
@@ -227,6 +231,11 @@ def explained_weights(filenames: Sequence[str]) -> Iterator[None]:
         raise UserError(
             f"no checkpoint {missing}, a part of {filenames[0]}; check --checkpoint-shard-count and "
             "--checkpoint-suffix, or leave them out"
+        ) from None
+    except ValidationError as error:
+        raise UserError(
+            f"the setting {error.full_key} of {' or '.join(filenames)} is wrong: {first_line(error)}; "
+            "correct it in --model-overrides, or among the arguments of from_pretrained"
         ) from None
     except RuntimeError as error:
         if "Error(s) in loading state_dict" not in str(error):

@@ -8,6 +8,7 @@ from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
 from ..checks.checkpoints import check_one_model
+from ..checks.overrides import check_overrides
 from ..checks.training import check_processes, check_profile, check_training
 from . import stopping
 from .diverged import refused_losses
@@ -38,6 +39,7 @@ def apply() -> None:
         validates = program_of(main) == VALIDATION
         if validates:  # of several models fairseq would evaluate the first
             check_one_model("--path", cfg.common_eval.path)
+        check_overrides(cfg)
         check_processes(cfg)
         with stopping.of_command(trains), refused_losses() if validates else nullcontext():
             return call(cfg, main, **kwargs)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 
 from fairseq import options
+from fairseq.dataclass import utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
+from omegaconf.errors import ConfigKeyError, ValidationError
 
-from ..checks.options import fill_in_options
+from ..checks.options import fill_in_options, nearest
 from ..checks.same_settings import ALLOWED
 from ..checks.settings import check_settings
 from ..checks.training import check_task_of_model, is_in_torchrun
@@ -27,7 +29,7 @@ WHEN_READ: list[Callable[[argparse.Namespace, Sequence[str]], None]] = []
 
 
 def apply() -> None:
-    """The wrapper of fairseq's parser."""
+    """The wrappers of fairseq's parser, and of what completes the settings of fairseq-hydra-train."""
 
     @replaces(options, "parse_args_and_arch")
     def parse_args_and_arch(parse, parser, input_args=None, *args, modify_parser=None, **kwargs):
@@ -52,6 +54,11 @@ def apply() -> None:
         check_settings(namespace)
         check_task_of_model(namespace)
         return parsed
+
+    @replaces(utils, "merge_with_parent")
+    def merge_with_parent(merge, defaults, cfg, *args, **kwargs):
+        with explained_settings(defaults, cfg.get("_name")):
+            return merge(defaults, cfg, *args, **kwargs)
 
 
 def add_allow_changed(parser: argparse.ArgumentParser) -> None:
@@ -131,6 +138,24 @@ def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) ->
         raise UserError("--arch is missing; name an architecture, such as --arch transnormer_t1") from None
 
 
+@contextlib.contextmanager
+def explained_settings(defaults: object, kind: str | None) -> Iterator[None]:
+    """A misspelt or badly typed setting of the plugin's in a YAML ends hydra in a traceback."""
+    known = [name for name in getattr(defaults, "__dataclass_fields__", ()) if name != "_name"]
+    try:
+        yield
+    except ConfigKeyError as error:
+        near = ", ".join(nearest(str(error.key), known))
+        raise UserError(f"{kind} has no setting {error.key!r}; the nearest are {near}") from None
+    except ValidationError as error:
+        raise UserError(f"the setting {error.full_key} of {kind} is wrong: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the lines on where it was raised."""
+    return str(error).partition("\n")[0]
+
+
 def refuse_interpolation(parsed: argparse.Namespace) -> None:
     """UserError for an option with `${...}`, which hydra, through which fairseq passes it, would fill in."""
     for name, value in vars(parsed).items():
@@ -201,8 +226,3 @@ def hint_for_option(message: str, parser: argparse.ArgumentParser, words: Sequen
         return f"; {this} lacks {unknown[1]}, which {names} and others have"
     near = get_close_matches(unknown[1], parser._option_string_actions, 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The three of `known` that are most like `name`."""
-    return get_close_matches(name, known, 3, 0.0)
