@@ -55,12 +55,12 @@ def label_fingerprint(task: Any) -> dict[str, str]:
     return {LABELS: fingerprint(labels)}
 
 
-def check_labels(path: str, state: Mapping[str, Any], task: Any) -> None:
+def check_labels(path: str, extra_state: Mapping[str, Any] | None, task: Any) -> None:
     """UserError if the labels of a checkpoint are not those of the task, or in another order.
 
     A classification head would give each class the name of another. Older checkpoints keep no fingerprint.
     """
-    saved, given = ((of or {}).get(LABELS) for of in (state.get("extra_state"), label_fingerprint(task)))
+    saved, given = ((of or {}).get(LABELS) for of in (extra_state, label_fingerprint(task)))
     if None not in (saved, given) and saved != given:
         raise UserError(
             f"the labels in label/dict.txt are not those that {path} was trained with: other labels or "

@@ -121,16 +121,16 @@ def apply() -> None:
     ):
         if state is None:
             filenames = checkpoint_files(filenames)
-        states = [state] if state else []
+        extras = [state.get("extra_state")] if state else []
         if num_shards == 1 and not suffix and state is None:
-            states = [read_safely(Path(filename)) for filename in filenames]
+            extras = [read_safely(Path(filename)).get("extra_state") for filename in filenames]
         with explained_weights(filenames):
             models, cfg, task = load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
         for filename, model in zip(filenames, models, strict=True):
             check_finite(filename, model.state_dict())
             check_heads(filename, getattr(model, "saved_heads", {}), model)
-        for filename, saved in zip(filenames, states, strict=False):
-            check_labels(filename, saved, task)
+        for filename, extra in zip(filenames, extras, strict=False):
+            check_labels(filename, extra, task)
         return models, cfg, task
 
 

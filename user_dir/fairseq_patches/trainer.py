@@ -177,7 +177,7 @@ def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
         )
     check_dictionary(saved["model"], trainer.task.source_dictionary)
     if resumes:
-        check_labels(filename, state, trainer.task)
+        check_labels(filename, state.get("extra_state"), trainer.task)
     if own and resumes:
         groups = state["cfg"] if state.get("cfg") else dict.fromkeys(CHECKED, state["args"])
         check_same_run(os.path.dirname(filename), groups, trainer.cfg)
