@@ -156,10 +156,10 @@ PIXELS = "the data have no pixels"
     ],
 )
 def test_options_without_words_or_pixels_are_noted(arch, words, said, caplog, tmp_path):
-    task, data, given = "pixels", tmp_path, words.split()
+    task, criterion, data, given = "pixels", "pixel_likelihood", tmp_path, words.split()
     if arch == "lra_skyformer":
-        task, data = "lra", write_lra(tmp_path / "data", given.pop(0), longest=8)
-    arguments = [str(data), "--task", task, "--arch", arch, "--lr", "0.1", *given]
+        task, criterion, data = "lra", "lra", write_lra(tmp_path / "data", given.pop(0), longest=8)
+    arguments = [str(data), "--task", task, "--criterion", criterion, "--arch", arch, "--lr", "0.1", *given]
     options.parse_args_and_arch(options.get_training_parser(), arguments)
     found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
     assert found == ([f"{given[0]} does nothing: {said}"] if said else [])

@@ -6,7 +6,6 @@ import pytest
 
 from user_dir.checks.training import (
     check_compiled,
-    check_criterion,
     check_layer_drop,
     check_pairs,
     check_plugin_model,
@@ -59,12 +58,6 @@ def test_a_compiled_model_is_one_graph(option):
     check_compiled(SimpleNamespace(compile=False), model, on_the_cpu=False)
     with pytest.raises(UserError, match=f"which --{option.replace('_', '-')} breaks up"):
         check_compiled(criterion, model, on_the_cpu=False)
-
-
-def test_the_loss_of_words_is_refused_for_pixels():
-    check_criterion(settings({**OURS, "pixel_head": "categorical"}))
-    with pytest.raises(UserError, match="is a model of pixels; take pixel_likelihood"):
-        check_criterion(settings({**OURS, "pixel_head": "categorical"}, criterion="chunked_cross_entropy"))
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

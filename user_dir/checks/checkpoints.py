@@ -132,6 +132,12 @@ def configuration(path: str, state: Mapping[str, Any]) -> dict[str, Namespace]:
         raise UserError(f"{path} {UNREADABLE}") from None
 
 
+def architecture(path: str, state: Mapping[str, Any]) -> str | None:
+    """The name of the architecture, or the model, in a checkpoint."""
+    model = configuration(path, state)["model"]
+    return getattr(model, "_name", None) or getattr(model, "arch", None)
+
+
 def own_positions(path: str, state: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, int]:
     """Settings that keep the positions of the model in a checkpoint, whatever a command's sample is.
 

@@ -10,7 +10,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 
 from ..errors import UserError
-from .checkpoints import checkpoint_files, configuration, read_safely
+from .checkpoints import architecture, checkpoint_files, read_safely
 from .options import nearest
 from .settings import read_overrides
 
@@ -76,8 +76,7 @@ def _groups(path: str) -> dict[str, Collection[str]]:
     A namespace, as old checkpoints hold, also takes settings that its model has got since.
     """
     state, groups = read_safely(Path(path)), {}
-    model = configuration(path, state)["model"]
-    arch = getattr(model, "_name", None) or getattr(model, "arch", None)
+    arch = architecture(path, state)
     since = _fields(MODEL_DATACLASS_REGISTRY, ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
     for name, group in (state.get("cfg") or {"args": state["args"]}).items():
         if isinstance(group, Namespace):

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig
 from ..errors import UserError
 from ..tokenizers import tokenizer_in
 from .checkpoints import check_one_model
+from .unsupported import check_supported
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ FROM_ZERO = (
 LIMITS = {  # what other numbers must lie between
     "seed": (0, 2**32 - 1),
     "mask_prob": (0, 1),
+    "label_smoothing": (0, 1),
     "sampling_topp": (-math.inf, 1),  # below 0, as by default, it is off
     **dict.fromkeys(FROM_ZERO, (0, math.inf)),
 }
@@ -64,6 +66,7 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"--{name.replace('_', '-')} is empty; name an attention, or leave it out")
     check_data(settings.get("data"))
     check_log_file(settings.get("log_file"))
+    check_supported(settings)
     check_generation(settings)
     if "model_overrides" in settings:
         check_one_process(settings)
@@ -155,8 +158,6 @@ def check_generation(settings: Mapping[str, Any]) -> None:
     if "beam" in settings and settings.get("num_shards", 1) > 1:
         raise UserError("--num-shards is for fairseq-eval-lm, and does nothing here; leave it out")
     check_one_model("--lm-path", settings.get("lm_path"))
-    if settings.get("constraints") and settings.get("task") == "language_modeling":
-        raise UserError("--constraints is not for language models; leave it out")
     if settings.get("results_path"):
         check_writable("--results-path", settings["results_path"])
 

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from fairseq.models import (
     ARCH_MODEL_NAME_REGISTRY,
-    ARCH_MODEL_REGISTRY,
     MODEL_DATACLASS_REGISTRY,
-    MODEL_REGISTRY,
-    FairseqLanguageModel,
 )
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import split_paths
@@ -23,13 +20,13 @@ from ..errors import UserError
 from .checkpoints import has_attention
 from .same_settings import OURS
 from .settings import check_log_file, check_writable
+from .tasks import check_criterion_of_task, check_model_of_task
 
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 BREAK_GRAPHS = ("decoder_layerdrop", "encoder_layerdrop", "checkpoint_activations", "offload_activations")
-OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
 OF_TORCH = ("c10d", "pytorch_ddp")
 """The names of torch's DDP among fairseq's --ddp-backend."""
 
@@ -232,19 +229,9 @@ def _is_in_slurm() -> bool:
 
 
 def check_criterion(cfg: Any) -> None:
-    """UserError for a loss that does not fit the model or the other settings."""
-    criterion, arch = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.model))
-    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
-    if criterion in OF_MASKED_TEXT and issubclass(model, FairseqLanguageModel):
-        raise UserError(
-            f"--criterion {criterion} is for encoders, but {arch} is a language model; take cross_entropy "
-            "or chunked_cross_entropy"
-        )
-    if criterion == "chunked_cross_entropy" and hasattr(cfg.model, "pixel_head"):
-        raise UserError(
-            f"--criterion chunked_cross_entropy is for words, but {arch} is a model of pixels; take "
-            "pixel_likelihood"
-        )
+    """UserError for a loss that does not fit the task or the other settings."""
+    criterion, task = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.task))
+    check_criterion_of_task(criterion, task)
     settings = cfg.distributed_training
     of_torch = settings.ddp_backend in OF_TORCH
     if of_torch and settings.find_unused_parameters and _has_head_of_its_own(criterion, cfg.model):
@@ -309,11 +296,14 @@ def _has_head_of_its_own(criterion: str | None, model: Any) -> bool:
 
 
 def check_task_of_model(parsed: Namespace) -> None:
-    """UserError if the model takes its size from a setting that the task lacks.
+    """UserError if a training's task is for other models or criterions, or lacks a size that the model takes.
 
     Without `--task`, fairseq takes translation.
     """
     arch, task = (getattr(parsed, name, None) for name in ("arch", "task"))
+    check_model_of_task(arch, task)
+    if arch:
+        check_criterion_of_task(getattr(parsed, "criterion", None), task)
     model = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
     known = TASK_DATACLASS_REGISTRY.get(task)
     if model is None or known is None:

@@ -21,6 +21,7 @@ from conventions.files import replacing
 
 from ..checks.checkpoints import (
     UNREADABLE,
+    architecture,
     check_finite,
     check_heads,
     check_tied,
@@ -33,8 +34,10 @@ from ..checks.checkpoints import (
 from ..checks.dictionaries import check_labels
 from ..checks.overrides import check_changes
 from ..checks.same_settings import OURS
+from ..checks.tasks import check_model_of_task
 from ..errors import UserError
 from . import stopping, train_loop
+from .data import setting
 from .options import first_line
 from .replacing import replaces
 from .run_state import make_up_for_plateau
@@ -123,7 +126,7 @@ def apply() -> None:
             filenames = checkpoint_files(filenames)
         extras = [state.get("extra_state")] if state else []
         if num_shards == 1 and not suffix and state is None:
-            extras = [read_safely(Path(filename)).get("extra_state") for filename in filenames]
+            extras = [read_for(task, filename).get("extra_state") for filename in filenames]
         with explained_weights(filenames):
             models, cfg, task = load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
         for filename, model in zip(filenames, models, strict=True):
@@ -132,6 +135,14 @@ def apply() -> None:
         for filename, extra in zip(filenames, extras, strict=False):
             check_labels(filename, extra, task)
         return models, cfg, task
+
+
+def read_for(task: Any, filename: str) -> dict[str, Any]:
+    """A checkpoint for an evaluation with `task`, or with its own; UserError if the task does not fit it."""
+    state = read_safely(Path(filename))
+    if task is not None:
+        check_model_of_task(architecture(filename, state), setting(task, "_name"))
+    return state
 
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:

@@ -31,6 +31,7 @@ from ..checks.samples import (
     check_split_files,
 )
 from ..checks.settings import check_settings
+from ..checks.tasks import check_classes
 from ..errors import UserError
 from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
 from .options import WHEN_READ
@@ -54,8 +55,10 @@ def apply() -> None:
         data = getattr(cfg, "data", None)
         for folder in split_paths(data) if data else ():
             check_no_pipe(Path(folder))
+        check_classes(cfg)
         with explained_task(cfg):
             task = setup(cfg, **kwargs)
+        check_classes(cfg, getattr(task, "label_dictionary", None))
         explain_missing_splits(type(task))
         return task
 

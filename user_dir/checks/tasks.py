@@ -1,0 +1,85 @@
+"""What fits a task: the models that it trains, and the criterions that compute its loss."""
+
+from typing import Any
+
+from fairseq.models import (
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqLanguageModel,
+)
+from fairseq.models.roberta import RobertaModel
+from fairseq.registry import REGISTRIES
+
+from ..errors import UserError
+
+OF_WORDS = ("cross_entropy", "chunked_cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
+FITS = {
+    "language_modeling": ("a language model", OF_WORDS),
+    "carried_language_modeling": ("a language model", OF_WORDS),
+    "copy": ("a language model", ("copy",)),
+    "recall": ("a language model", ("copy",)),
+    "masked_lm": ("an encoder", ("masked_lm", "chunked_masked_lm")),
+    "sentence_prediction": ("an encoder", ("sentence_prediction",)),
+    "lra": ("a classifier of Long Range Arena", ("lra",)),
+    "image_classification": ("a Vision Transformer", ("classification",)),
+    "pixels": ("a model of pixels", ("pixel_likelihood",)),
+}
+"""The kind of model and the criterions of each task; other tasks take any."""
+MARKS = {
+    "pixel_head": "a model of pixels",
+    "pixel_input": "a classifier of Long Range Arena",
+    "patch_size": "a Vision Transformer",
+}
+"""A setting that only this kind of model has."""
+KINDS = {FairseqLanguageModel: "a language model", RobertaModel: "an encoder"}
+
+
+def check_criterion_of_task(criterion: str | None, task: str | None) -> None:
+    """UserError for a criterion, such as fairseq's default, that would report another loss than the task's.
+
+    fairseq's cross_entropy divides by all tokens, also where a task predicts few of them. A criterion that is
+    neither fairseq's nor the plugin's may do as it likes.
+    """
+    fitting = FITS[task][1] if task in FITS else (criterion,)
+    kind = REGISTRIES["criterion"]["registry"].get(criterion)
+    ours = any(criterion in known for _, known in FITS.values())
+    if criterion in fitting or not (ours or getattr(kind, "__module__", "").startswith("fairseq.")):
+        return
+    raise UserError(
+        f"--criterion {criterion} does not compute the loss of --task {task}; give --criterion "
+        f"{' or '.join(fitting)}"
+    )
+
+
+def check_model_of_task(arch: str | None, task: str | None) -> None:
+    """UserError for a task that trains and evaluates another kind of model than `arch`."""
+    kind = kind_of(arch)
+    says_so_itself = kind == "an encoder" and task in ("language_modeling", "carried_language_modeling")
+    if task in FITS and kind and kind != FITS[task][0] and not says_so_itself:
+        fitting = ", ".join(name for name, (of, _) in FITS.items() if of == kind)
+        raise UserError(f"{arch} is {kind}, which --task {task} does not take; its tasks are {fitting}")
+
+
+def kind_of(arch: str | None) -> str | None:
+    """The kind of an architecture or a model; None if it is not one of those that `FITS` names."""
+    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
+    settings = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    marked = [kind for mark, kind in MARKS.items() if hasattr(settings, mark)]
+    return next(iter([*marked, *(kind for base, kind in KINDS.items() if issubclass(model, base))]), None)
+
+
+def check_classes(settings: Any, labels: Any = None) -> None:
+    """UserError where `--num-classes` of sentence_prediction is missing, or too small for the `labels`."""
+    if getattr(settings, "_name", None) != "sentence_prediction":
+        return
+    if settings.num_classes < 1:
+        raise UserError("--num-classes is missing; give the number of labels, for a regression 1")
+    symbols = labels.symbols[labels.nspecial :] if labels and not settings.regression_target else ()
+    names = [name for name in symbols if name != "<mask>" and not name.startswith("madeupword")]
+    if settings.num_classes < len(names):
+        raise UserError(
+            f"--num-classes is {settings.num_classes}, but label/dict.txt has {len(names)} labels; give "
+            f"--num-classes {len(names)}"
+        )

@@ -1,0 +1,50 @@
+"""Options of fairseq's that do not work with the task or without a package, refused by name."""
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from ..errors import UserError
+
+NEED = {"tpu": "torch_xla", "write_checkpoints_asynchronously": "iopath"}
+"""Options that need a package, without which fairseq ends in a traceback, or trains nothing."""
+OF_TRANSLATION = {
+    "constraints": "is not for language models",
+    "print_alignment": "shows which word of the source a word translates, and a language model has no source",
+    "print_step": "is for models that refine a whole text in steps",
+    "retain_iter_history": "is for models that refine a whole text in steps",
+    "self_target": "is not for these models, which predict the next token",
+    "past_target": "is not for these models, which predict the next token",
+}
+"""Options that no language model here takes, and why."""
+
+
+def check_supported(settings: Mapping[str, Any]) -> None:
+    """UserError for an option among a command's `settings` that cannot work there."""
+    for name, package in NEED.items():
+        if settings.get(name) and find_spec(package) is None:
+            raise UserError(
+                f"{_flag(name)} needs the package {package}, which is not installed; install it, or leave "
+                f"{_flag(name)} out"
+            )
+    task = settings.get("task")
+    if task in ("language_modeling", "carried_language_modeling"):
+        for name, reason in OF_TRANSLATION.items():
+            if settings.get(name):
+                raise UserError(f"{_flag(name)} {reason}; leave it out")
+    if task == "carried_language_modeling" and "output_word_probs" in settings:
+        raise UserError(
+            "fairseq-eval-lm reads each sample by itself; leave --task out, or evaluate with carried state: "
+            "scripts/eval_ppl.sh --carry-state"
+        )
+    if task == "masked_lm" and settings.get("mask_prob") in (0, 1):
+        raise UserError(f"--mask-prob is {settings['mask_prob']}; it must lie between 0 and 1")
+    if (file := settings.get("quantization_config_path")) and not os.path.isfile(file):
+        raise UserError(f"no file {file}; name another one with --quantization-config-path")
+    if settings.get("optimizer") == "composite":
+        raise UserError("--optimizer composite needs groups of settings that no option gives; name another")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
