@@ -21,6 +21,7 @@ from .checkpoints import has_attention
 from .same_settings import OURS
 from .settings import check_log_file, check_writable
 from .tasks import check_criterion_of_task, check_model_of_task
+from .unsupported import check_packages
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ def check_training(cfg: Any, here: bool = True) -> None:
         raise UserError(
             "--update-ordered-indices-seed does nothing without --update-epoch-batch-itr True; add it"
         )
+    check_packages(cfg)
     on_the_cpu = cfg.common.cpu or (here and not torch.cuda.is_available())
     check_precision(cfg.common, on_the_cpu)
     check_profile(cfg.common.profile and on_the_cpu)

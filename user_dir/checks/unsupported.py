@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import UserError
 
-NEED = {"tpu": "torch_xla", "write_checkpoints_asynchronously": "iopath"}
-"""Options that need a package, without which fairseq ends in a traceback, or trains nothing."""
+NEED = (("common", "tpu", "torch_xla"), ("checkpoint", "write_checkpoints_asynchronously", "iopath"))
+"""Options, with their group, and a package without which fairseq ends in a traceback or trains nothing."""
 OF_TRANSLATION = {
     "constraints": "is not for language models",
     "print_alignment": "shows which word of the source a word translates, and a language model has no source",
@@ -20,14 +20,18 @@ OF_TRANSLATION = {
 """Options that no language model here takes, and why."""
 
 
-def check_supported(settings: Mapping[str, Any]) -> None:
-    """UserError for an option among a command's `settings` that cannot work there."""
-    for name, package in NEED.items():
-        if settings.get(name) and find_spec(package) is None:
+def check_packages(cfg: Any) -> None:
+    """UserError for an option in fairseq's configuration whose package is not installed."""
+    for group, name, package in NEED:
+        if getattr(getattr(cfg, group), name) and find_spec(package) is None:
             raise UserError(
                 f"{_flag(name)} needs the package {package}, which is not installed; install it, or leave "
                 f"{_flag(name)} out"
             )
+
+
+def check_supported(settings: Mapping[str, Any]) -> None:
+    """UserError for an option among a command's `settings` that cannot work there."""
     task = settings.get("task")
     if task in ("language_modeling", "carried_language_modeling"):
         for name, reason in OF_TRANSLATION.items():
