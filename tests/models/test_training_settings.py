@@ -6,6 +6,7 @@ import pytest
 
 from user_dir.checks.training import (
     check_compiled,
+    check_criterion,
     check_layer_drop,
     check_pairs,
     check_plugin_model,
@@ -58,6 +59,13 @@ def test_a_compiled_model_is_one_graph(option):
     check_compiled(SimpleNamespace(compile=False), model, on_the_cpu=False)
     with pytest.raises(UserError, match=f"which --{option.replace('_', '-')} breaks up"):
         check_compiled(criterion, model, on_the_cpu=False)
+
+
+def test_the_parameters_of_logistics_are_no_scores():
+    check_criterion(settings({**OURS, "pixel_head": "categorical"}))
+    check_criterion(settings({**OURS, "pixel_head": "logistic"}, criterion="pixel_likelihood"))
+    with pytest.raises(UserError, match="--pixel-head logistic .* give --criterion pixel_likelihood"):
+        check_criterion(settings({**OURS, "pixel_head": "logistic"}))
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

@@ -83,7 +83,7 @@ def test_other_models_and_tasks_go_together():
 def test_the_number_of_classes(classes, regression, message):
     labels = Dictionary()
     for name in ("0", "1", "2"):
-        labels.add_symbol(name)
+        labels.add_symbol(name, n=5)
     labels.pad_to_multiple_(8)  # as fairseq-preprocess does
     labels.add_symbol("<mask>")  # as the task does
     settings = SimpleNamespace(_name="sentence_prediction", num_classes=classes, regression_target=regression)

@@ -15,18 +15,22 @@ from fairseq.registry import REGISTRIES
 from ..errors import UserError
 
 OF_WORDS = ("cross_entropy", "chunked_cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
+OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
 FITS = {
     "language_modeling": ("a language model", OF_WORDS),
     "carried_language_modeling": ("a language model", OF_WORDS),
-    "copy": ("a language model", ("copy",)),
-    "recall": ("a language model", ("copy",)),
-    "masked_lm": ("an encoder", ("masked_lm", "chunked_masked_lm")),
+    "multilingual_language_modeling": ("a language model", OF_WORDS),
+    "copy": ("a language model", ("copy", "cross_entropy")),
+    "recall": ("a language model", ("copy", "cross_entropy")),
+    "masked_lm": ("an encoder", OF_MASKED_TEXT),
+    "multilingual_masked_lm": ("an encoder", OF_MASKED_TEXT),
     "sentence_prediction": ("an encoder", ("sentence_prediction",)),
-    "lra": ("a classifier of Long Range Arena", ("lra",)),
-    "image_classification": ("a Vision Transformer", ("classification",)),
-    "pixels": ("a model of pixels", ("pixel_likelihood",)),
+    "sentence_ranking": ("an encoder", ("sentence_ranking",)),
+    "lra": ("a classifier of Long Range Arena", ("lra", "classification")),
+    "image_classification": ("a Vision Transformer", ("classification", "lra")),
+    "pixels": ("a model of pixels", ("pixel_likelihood", "cross_entropy")),
 }
-"""The kind of model and the criterions of each task; other tasks take any."""
+"""The kind of model and the criterions of each task, the usual one first; other tasks take any."""
 MARKS = {
     "pixel_head": "a model of pixels",
     "pixel_input": "a classifier of Long Range Arena",
@@ -40,23 +44,23 @@ def check_criterion_of_task(criterion: str | None, task: str | None) -> None:
     """UserError for a criterion, such as fairseq's default, that would report another loss than the task's.
 
     fairseq's cross_entropy divides by all tokens, also where a task predicts few of them. A criterion that is
-    neither fairseq's nor the plugin's may do as it likes.
+    neither fairseq's nor the plugin's may do as it likes, and so may the loss that a model computes itself.
     """
-    fitting = FITS[task][1] if task in FITS else (criterion,)
+    fitting = ("model", *FITS[task][1]) if task in FITS else (criterion,)
     kind = REGISTRIES["criterion"]["registry"].get(criterion)
     ours = any(criterion in known for _, known in FITS.values())
     if criterion in fitting or not (ours or getattr(kind, "__module__", "").startswith("fairseq.")):
         return
     raise UserError(
         f"--criterion {criterion} does not compute the loss of --task {task}; give --criterion "
-        f"{' or '.join(fitting)}"
+        f"{' or '.join(fitting[1:])}"
     )
 
 
 def check_model_of_task(arch: str | None, task: str | None) -> None:
     """UserError for a task that trains and evaluates another kind of model than `arch`."""
     kind = kind_of(arch)
-    says_so_itself = kind == "an encoder" and task in ("language_modeling", "carried_language_modeling")
+    says_so_itself = kind == "an encoder" and task in FITS and FITS[task][1] == OF_WORDS
     if task in FITS and kind and kind != FITS[task][0] and not says_so_itself:
         fitting = ", ".join(name for name, (of, _) in FITS.items() if of == kind)
         raise UserError(f"{arch} is {kind}, which --task {task} does not take; its tasks are {fitting}")
@@ -76,10 +80,12 @@ def check_classes(settings: Any, labels: Any = None) -> None:
         return
     if settings.num_classes < 1:
         raise UserError("--num-classes is missing; give the number of labels, for a regression 1")
-    symbols = labels.symbols[labels.nspecial :] if labels and not settings.regression_target else ()
-    names = [name for name in symbols if name != "<mask>" and not name.startswith("madeupword")]
-    if settings.num_classes < len(names):
+    if not labels or settings.regression_target:
+        return
+    named = list(zip(labels.symbols, labels.count, strict=True))[labels.nspecial :]
+    found = sum(count > 0 for name, count in named if name != "<mask>")  # which the task adds
+    if settings.num_classes < found:
         raise UserError(
-            f"--num-classes is {settings.num_classes}, but label/dict.txt has {len(names)} labels; give "
-            f"--num-classes {len(names)}"
+            f"--num-classes is {settings.num_classes}, but label/dict.txt has {found} labels; give "
+            f"--num-classes {found}"
         )

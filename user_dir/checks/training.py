@@ -234,6 +234,11 @@ def check_criterion(cfg: Any) -> None:
     """UserError for a loss that does not fit the task or the other settings."""
     criterion, task = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.task))
     check_criterion_of_task(criterion, task)
+    if criterion == "cross_entropy" and getattr(cfg.model, "pixel_head", "") == "logistic":
+        raise UserError(
+            "--criterion cross_entropy reads the parameters of --pixel-head logistic as scores; give "
+            "--criterion pixel_likelihood"
+        )
     settings = cfg.distributed_training
     of_torch = settings.ddp_backend in OF_TORCH
     if of_torch and settings.find_unused_parameters and _has_head_of_its_own(criterion, cfg.model):

@@ -42,12 +42,24 @@ def check_supported(settings: Mapping[str, Any]) -> None:
             "fairseq-eval-lm reads each sample by itself; leave --task out, or evaluate with carried state: "
             "scripts/eval_ppl.sh --carry-state"
         )
-    if task == "masked_lm" and settings.get("mask_prob") in (0, 1):
-        raise UserError(f"--mask-prob is {settings['mask_prob']}; it must lie between 0 and 1")
+    if task == "masked_lm":
+        check_masking(settings)
     if (file := settings.get("quantization_config_path")) and not os.path.isfile(file):
         raise UserError(f"no file {file}; name another one with --quantization-config-path")
     if settings.get("optimizer") == "composite":
         raise UserError("--optimizer composite needs groups of settings that no option gives; name another")
+
+
+def check_masking(settings: Mapping[str, Any]) -> None:
+    """UserError for shares of tokens to mask, to replace and to keep outside their limits."""
+    if not 0 < settings["mask_prob"] < 1:
+        raise UserError(f"--mask-prob is {settings['mask_prob']}; it must lie between 0 and 1")
+    shares = settings["random_token_prob"], settings["leave_unmasked_prob"]
+    if min(shares) < 0 or sum(shares) > 1:
+        raise UserError(
+            f"--random-token-prob and --leave-unmasked-prob are {shares[0]} and {shares[1]}; they must be 0 "
+            "or more, and together at most 1"
+        )
 
 
 def _flag(name: str) -> str:
