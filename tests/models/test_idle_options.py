@@ -8,6 +8,7 @@ from fairseq import options
 
 from tests.helpers.mechanisms import MECHANISMS, WITH_DROPOUT, all_forms, build
 from user_dir.checks.same_settings import check_same_settings
+from user_dir.checks.tasks import FITS
 from user_dir.errors import UserError
 from user_dir.idle_options import WITHOUT_HEADS, WITHOUT_WEIGHTS
 
@@ -84,9 +85,10 @@ WHOLE = "an encoder pools the whole sequence"
     ],
 )
 def test_options_without_effect_are_noted(arch, words, said, caplog):
-    task = {"roberta": "masked_lm", "vit": "image_classification", "pixel": "pixels"}
-    kind = task.get(arch.partition("_")[0], "language_modeling")
-    given = ["data", "--task", kind, "--arch", arch, "--lr", "0.1", *words.split()]
+    kinds = {"roberta": "masked_lm", "vit": "image_classification", "pixel": "pixels"}
+    task = kinds.get(arch.partition("_")[0], "language_modeling")
+    given = ["data", "--task", task, "--criterion", FITS[task][1][0], "--arch", arch, "--lr", "0.1"]
+    given += words.split()
     options.parse_args_and_arch(options.get_training_parser(), given)
     flag = words.split()[0]
     found = [text for text in caplog.messages if text.startswith(f"{flag} does nothing")]
