@@ -267,8 +267,9 @@ def _refuse(what: str, advice: str, found: Sequence[Difference], model: Settings
     if names:
         name, old, new = next(one for one in found if one[0] == names[0])
         flag = ",".join(sorted({*names, *allowed}))
+        as_it_was = "leave it out" if old is None else "set it as it was"
         raise UserError(
-            f"{what} whose {name} is {old!r}, not {new!r}; set it as it was, {advice}, or add "
+            f"{what} whose {name} is {old!r}, not {new!r}; {as_it_was}, {advice}, or add "
             f"--allow-changed {flag}"
         )
 
