@@ -42,7 +42,7 @@ def check_supported(settings: Mapping[str, Any]) -> None:
             "fairseq-eval-lm reads each sample by itself; leave --task out, or evaluate with carried state: "
             "scripts/eval_ppl.sh --carry-state"
         )
-    if task == "masked_lm":
+    if task == "masked_lm" and "mask_prob" in settings:  # fairseq-validate takes the checkpoint's
         check_masking(settings)
     if (file := settings.get("quantization_config_path")) and not os.path.isfile(file):
         raise UserError(f"no file {file}; name another one with --quantization-config-path")
