@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
+from fairseq.models import MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
 from fairseq.registry import REGISTRIES
 
 from user_dir.checks.tasks import FITS, check_classes, check_criterion_of_task, check_model_of_task
@@ -43,10 +45,14 @@ def test_the_criterions_of_the_plugin_are_known():
     assert ours <= {criterion for _, known in FITS.values() for criterion in known}
 
 
-def test_anothers_criterion_or_task_is_not_restricted(monkeypatch):
+def test_anothers_criterion_model_or_task_is_not_restricted(monkeypatch):
     own = type("Own", (FairseqCriterion,), {"__module__": "somebodys.plugin"})
     monkeypatch.setitem(REGISTRIES["criterion"]["registry"], "own", own)
     check_criterion_of_task("own", "masked_lm")
+    monkeypatch.setitem(
+        MODEL_REGISTRY, "own", type("Own", (RobertaModel,), {"__module__": "somebodys.plugin"})
+    )
+    check_model_of_task("own", "lra")
     check_criterion_of_task("cross_entropy", "a_task_of_their_own")
     check_criterion_of_task("cross_entropy", None)
 

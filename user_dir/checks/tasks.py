@@ -47,14 +47,18 @@ def check_criterion_of_task(criterion: str | None, task: str | None) -> None:
     neither fairseq's nor the plugin's may do as it likes, and so may the loss that a model computes itself.
     """
     fitting = ("model", *FITS[task][1]) if task in FITS else (criterion,)
-    kind = REGISTRIES["criterion"]["registry"].get(criterion)
-    ours = any(criterion in known for _, known in FITS.values())
-    if criterion in fitting or not (ours or getattr(kind, "__module__", "").startswith("fairseq.")):
+    if criterion in fitting or not is_known(REGISTRIES["criterion"]["registry"].get(criterion)):
         return
     raise UserError(
         f"--criterion {criterion} does not compute the loss of --task {task}; give --criterion "
         f"{' or '.join(fitting[1:])}"
     )
+
+
+def is_known(part: type | None) -> bool:
+    """Whether a criterion or a model is fairseq's or the plugin's; nothing is known of what others fit."""
+    ours = __name__.partition(".")[0]
+    return part is not None and part.__module__.partition(".")[0] in ("fairseq", ours)
 
 
 def check_model_of_task(arch: str | None, task: str | None) -> None:
@@ -68,7 +72,9 @@ def check_model_of_task(arch: str | None, task: str | None) -> None:
 
 def kind_of(arch: str | None) -> str | None:
     """The kind of an architecture or a model; None if it is not one of those that `FITS` names."""
-    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
+    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch)
+    if not is_known(model):
+        return None
     settings = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
     marked = [kind for mark, kind in MARKS.items() if hasattr(settings, mark)]
     return next(iter([*marked, *(kind for base, kind in KINDS.items() if issubclass(model, base))]), None)
