@@ -117,16 +117,11 @@ def usual_words(checkpoint: Checkpoint, data: PreparedData, split: str, context_
 
 
 def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
-    """UserError where fairseq would silently drop samples, or fail."""
+    """UserError where fairseq would silently drop samples."""
     if args.tokens_per_sample > checkpoint.max_positions:
         raise UserError(
             f"--tokens-per-sample is {args.tokens_per_sample}, but {checkpoint.path} was trained "
             f"for {checkpoint.max_positions} positions; give {checkpoint.max_positions} or fewer"
-        )
-    if not 0 <= args.context_window < args.tokens_per_sample:
-        raise UserError(
-            f"--context-window is {args.context_window}; it must be at least 0 and less than "
-            f"--tokens-per-sample, {args.tokens_per_sample}, such as {args.tokens_per_sample // 2}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Options that do nothing with the attentions, norms or positions of a model are noted."""
+"""Options that do nothing with the attentions, networks, norms, positions or data of a model are noted."""
 
 from argparse import Namespace
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq import options
 
+from tests.helpers.lra import write_lra
 from tests.helpers.mechanisms import MECHANISMS, WITH_DROPOUT, all_forms, build
 from user_dir.checks.same_settings import check_same_settings
 from user_dir.checks.tasks import FITS
@@ -28,6 +29,90 @@ def test_heads_change_all_other_attentions(key, causal):
         x = torch.randn(64, 2, 12)
         same = torch.equal(*(module(x)[0] for module in modules))
     assert same == (MECHANISMS[key].name in WITHOUT_HEADS)
+
+
+def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
+    def noted(*extra):
+        caplog.clear()
+        words = commands.train(commands.data, *extra)[3:]
+        options.parse_args_and_arch(options.get_training_parser(), words)
+        return [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+
+    [said] = noted("--lln-a", "2", "--diag-block-size=8")
+    assert said == "--lln-a does nothing: no layer of the model has lln attention"
+    assert noted("--lln-a", "2", "--decoder-attention", "lln") == []
+    [said] = noted("--decoder-attention", "lln", "--norm-feature-map", "elu")
+    assert said.startswith("--norm-feature-map does nothing")
+
+
+GATED = "the layers are gated units, without a feed-forward network"
+FLASH = "--decoder-attention-heads 1 --decoder-attention flash"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--decoder-ffn-embed-dim 64", "the layers have a GLU (--decoder-ffn glu)"),
+        ("--activation-fn gelu", "the layers have a GLU (--decoder-ffn glu)"),
+        ("--glu-dim 64 --decoder-ffn ffn", "the layers have an FFN (--decoder-ffn ffn)"),
+        ("--adaptive-input-cutoff 5,10", "it needs --adaptive-input"),
+        ("--tie-adaptive-proj", "it needs --tie-adaptive-weights"),
+        (
+            "--decoder-output-bias learned --adaptive-softmax-cutoff 5",
+            "--adaptive-softmax-cutoff overrules it",
+        ),
+        ("--absolute-positions none --decoder-learned-pos", "--decoder-learned-pos overrules it"),
+        ("--decoder-ffn-embed-dim 64 --decoder-ffn ffn", None),
+        ("--glu-dim 64 --activation-dropout 0.1", None),
+        (f"--glu-dim 64 {FLASH}", GATED),
+        (f"--decoder-ffn-embed-dim 64 {FLASH},flash_quad", GATED),
+        (f"--activation-fn gelu {FLASH}", GATED),
+        (f"--activation-dropout 0.1 {FLASH}_quad", GATED),
+        ("--activation-fn gelu --decoder-ffn ffn --decoder-attention flash,diag", None),
+        (f"--activation-dropout 0 {FLASH}", None),
+    ],
+)
+def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, caplog):
+    arguments = [*commands.train(commands.data)[3:], *words.split()]
+    options.parse_args_and_arch(options.get_training_parser(), arguments)
+    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+    assert found == ([f"{words.split()[0]} does nothing: {said}"] if said else [])
+
+
+WORDS = "a model of pixels has no vocabulary"
+PIXELS = "the data have no pixels"
+
+
+@pytest.mark.parametrize(
+    ("arch", "words", "said"),
+    [
+        ("pixel_linear", "--decoder-output-bias learned", WORDS),
+        ("pixel_linear", "--adaptive-softmax-cutoff 5", WORDS),
+        ("pixel_linear", "--adaptive-softmax-dropout 0.1", WORDS),
+        ("pixel_linear", "--mixtures 3 --pixel-head categorical", "it needs --pixel-head logistic"),
+        ("pixel_linear", "--mixtures 3", None),
+        ("lra_skyformer", "listops --pixel-input linear", PIXELS),
+        ("lra_skyformer", "listops --pixel-mean 9", PIXELS),
+        ("lra_skyformer", "listops --mask-zero-pixels", PIXELS),
+        ("lra_skyformer", "listops --vocabulary-size 32", None),
+        ("lra_skyformer", "image --pixel-std 9", "it needs --pixel-input linear"),
+        ("lra_skyformer", "image --mask-zero-pixels --vocabulary-size 256", None),
+        (
+            "lra_skyformer",
+            "image --vocabulary-size 256 --pixel-input linear",
+            "pixels have no table (--pixel-input linear)",
+        ),
+        ("lra_skyformer", "image --pixel-mean 9 --pixel-input linear", None),
+    ],
+)
+def test_options_without_words_or_pixels_are_noted(arch, words, said, caplog, tmp_path):
+    task, criterion, data, given = "pixels", "pixel_likelihood", tmp_path, words.split()
+    if arch == "lra_skyformer":
+        task, criterion, data = "lra", "lra", write_lra(tmp_path / "data", given.pop(0), longest=8)
+    arguments = [str(data), "--task", task, "--criterion", criterion, "--arch", arch, "--lr", "0.1", *given]
+    options.parse_args_and_arch(options.get_training_parser(), arguments)
+    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+    assert found == ([f"{given[0]} does nothing: {said}"] if said else [])
 
 
 WEIGHTS = "no attention of the model forms weights to drop"

@@ -23,7 +23,6 @@ from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
 from tests.helpers.lm import build_lm, dictionary
-from tests.helpers.lra import write_lra
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.settings import check_settings, read_overrides
 from user_dir.errors import UserError, sentence_of_fairseq
@@ -79,90 +78,6 @@ def test_an_ensemble_by_its_names_or_a_wildcard(commands, trained, tmp_path):
         for path in (odd, f"{odd}:{odd}")
     )
     assert twice == pytest.approx(alone, rel=1e-4)
-
-
-def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
-    def noted(*extra):
-        caplog.clear()
-        words = commands.train(commands.data, *extra)[3:]
-        options.parse_args_and_arch(options.get_training_parser(), words)
-        return [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
-
-    [said] = noted("--lln-a", "2", "--diag-block-size=8")
-    assert said == "--lln-a does nothing: no layer of the model has lln attention"
-    assert noted("--lln-a", "2", "--decoder-attention", "lln") == []
-    [said] = noted("--decoder-attention", "lln", "--norm-feature-map", "elu")
-    assert said.startswith("--norm-feature-map does nothing")
-
-
-GATED = "the layers are gated units, without a feed-forward network"
-FLASH = "--decoder-attention-heads 1 --decoder-attention flash"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--decoder-ffn-embed-dim 64", "the layers have a GLU (--decoder-ffn glu)"),
-        ("--activation-fn gelu", "the layers have a GLU (--decoder-ffn glu)"),
-        ("--glu-dim 64 --decoder-ffn ffn", "the layers have an FFN (--decoder-ffn ffn)"),
-        ("--adaptive-input-cutoff 5,10", "it needs --adaptive-input"),
-        ("--tie-adaptive-proj", "it needs --tie-adaptive-weights"),
-        (
-            "--decoder-output-bias learned --adaptive-softmax-cutoff 5",
-            "--adaptive-softmax-cutoff overrules it",
-        ),
-        ("--absolute-positions none --decoder-learned-pos", "--decoder-learned-pos overrules it"),
-        ("--decoder-ffn-embed-dim 64 --decoder-ffn ffn", None),
-        ("--glu-dim 64 --activation-dropout 0.1", None),
-        (f"--glu-dim 64 {FLASH}", GATED),
-        (f"--decoder-ffn-embed-dim 64 {FLASH},flash_quad", GATED),
-        (f"--activation-fn gelu {FLASH}", GATED),
-        (f"--activation-dropout 0.1 {FLASH}_quad", GATED),
-        ("--activation-fn gelu --decoder-ffn ffn --decoder-attention flash,diag", None),
-        (f"--activation-dropout 0 {FLASH}", None),
-    ],
-)
-def test_options_of_parts_that_a_model_lacks_are_noted(words, said, commands, caplog):
-    arguments = [*commands.train(commands.data)[3:], *words.split()]
-    options.parse_args_and_arch(options.get_training_parser(), arguments)
-    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
-    assert found == ([f"{words.split()[0]} does nothing: {said}"] if said else [])
-
-
-WORDS = "a model of pixels has no vocabulary"
-PIXELS = "the data have no pixels"
-
-
-@pytest.mark.parametrize(
-    ("arch", "words", "said"),
-    [
-        ("pixel_linear", "--decoder-output-bias learned", WORDS),
-        ("pixel_linear", "--adaptive-softmax-cutoff 5", WORDS),
-        ("pixel_linear", "--adaptive-softmax-dropout 0.1", WORDS),
-        ("pixel_linear", "--mixtures 3 --pixel-head categorical", "it needs --pixel-head logistic"),
-        ("pixel_linear", "--mixtures 3", None),
-        ("lra_skyformer", "listops --pixel-input linear", PIXELS),
-        ("lra_skyformer", "listops --pixel-mean 9", PIXELS),
-        ("lra_skyformer", "listops --mask-zero-pixels", PIXELS),
-        ("lra_skyformer", "listops --vocabulary-size 32", None),
-        ("lra_skyformer", "image --pixel-std 9", "it needs --pixel-input linear"),
-        ("lra_skyformer", "image --mask-zero-pixels --vocabulary-size 256", None),
-        (
-            "lra_skyformer",
-            "image --vocabulary-size 256 --pixel-input linear",
-            "pixels have no table (--pixel-input linear)",
-        ),
-        ("lra_skyformer", "image --pixel-mean 9 --pixel-input linear", None),
-    ],
-)
-def test_options_without_words_or_pixels_are_noted(arch, words, said, caplog, tmp_path):
-    task, criterion, data, given = "pixels", "pixel_likelihood", tmp_path, words.split()
-    if arch == "lra_skyformer":
-        task, criterion, data = "lra", "lra", write_lra(tmp_path / "data", given.pop(0), longest=8)
-    arguments = [str(data), "--task", task, "--criterion", criterion, "--arch", arch, "--lr", "0.1", *given]
-    options.parse_args_and_arch(options.get_training_parser(), arguments)
-    found = [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
-    assert found == ([f"{given[0]} does nothing: {said}"] if said else [])
 
 
 POSITIONS = {"tokens_per_sample": 32, "max_target_positions": 32}

@@ -6,24 +6,18 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 
 from ..errors import UserError
 from .checkpoints import architecture, checkpoint_files, read_safely
 from .options import nearest
 from .settings import read_overrides
+from .tasks import settings_of
 
 HUB = {
     *("archive_map", "bpe", "bpe_codes", "bpe_merges", "bpe_vocab", "data", "data_name_or_path"),
-    *(
-        "generation_args",
-        "is_vocoder",
-        "load_checkpoint_heads",
-        "sentencepiece_model",
-        "tokenizer",
-        "user_dir",
-    ),
+    *("generation_args", "is_vocoder", "load_checkpoint_heads", "sentencepiece_model", "tokenizer"),
+    "user_dir",
 }
 """Arguments of fairseq's `from_pretrained` that need not be settings of the checkpoint."""
 
@@ -42,7 +36,7 @@ def check_overrides(cfg: Any) -> None:
 
 def check_changes(folder: str, checkpoint_file: str, changes: Mapping[str, Any]) -> None:
     """The same for the arguments of `from_pretrained`, where its folder and files are there."""
-    for name in checkpoint_file.split(os.pathsep):
+    for name in checkpoint_file.split(os.pathsep) if changes.keys() - HUB else ():
         if os.path.isfile(path := os.path.join(folder, name)):
             check_names("from_pretrained", changes, path, HUB)
 
@@ -77,7 +71,7 @@ def _groups(path: str) -> dict[str, Collection[str]]:
     """
     state, groups = read_safely(Path(path)), {}
     arch = architecture(path, state)
-    since = _fields(MODEL_DATACLASS_REGISTRY, ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    since = getattr(settings_of(arch), "__dataclass_fields__", ())
     for name, group in (state.get("cfg") or {"args": state["args"]}).items():
         if isinstance(group, Namespace):
             groups[name] = {*vars(group), *(since if name in ("args", "model") else ())}

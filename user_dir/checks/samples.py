@@ -1,7 +1,6 @@
 """Damaged files of a split, and samples that fairseq would silently leave out of an evaluation."""
 
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +65,6 @@ def check_sample_lengths(
         raise UserError(
             f"--max-tokens is {max_tokens}, less than the {int(sizes.max())} tokens of the longest sample; "
             "raise it, or lower --tokens-per-sample"
-        )
-
-
-def check_context_window(given: Namespace, words: Sequence[str]) -> None:
-    """UserError where `--context-window`, which fairseq takes off a sample, leaves none of its tokens."""
-    window, length = (getattr(given, name, None) for name in ("context_window", "tokens_per_sample"))
-    if window and length and window >= length:
-        raise UserError(
-            f"--context-window is {window}; it must be less than --tokens-per-sample, {length}, such as "
-            f"{length // 2}"
         )
 
 

@@ -158,6 +158,12 @@ def check_generation(settings: Mapping[str, Any]) -> None:
     if "beam" in settings and settings.get("num_shards", 1) > 1:
         raise UserError("--num-shards is for fairseq-eval-lm, and does nothing here; leave it out")
     check_one_model("--lm-path", settings.get("lm_path"))
+    window, length = settings.get("context_window"), settings.get("tokens_per_sample")
+    if window and length and window >= length:  # fairseq takes it off each sample
+        raise UserError(
+            f"--context-window is {window}; it must be less than --tokens-per-sample, {length}, such as "
+            f"{length // 2}"
+        )
     if settings.get("results_path"):
         check_writable("--results-path", settings["results_path"])
 

@@ -75,9 +75,14 @@ def kind_of(arch: str | None) -> str | None:
     model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch)
     if not is_known(model):
         return None
-    settings = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    settings = settings_of(arch)
     marked = [kind for mark, kind in MARKS.items() if hasattr(settings, mark)]
     return next(iter([*marked, *(kind for base, kind in KINDS.items() if issubclass(model, base))]), None)
+
+
+def settings_of(arch: str | None) -> type | None:
+    """The dataclass of the settings of an architecture or a model; None if it has none."""
+    return MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
 
 
 def check_classes(settings: Any, labels: Any = None) -> None:

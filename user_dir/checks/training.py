@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import (
-    ARCH_MODEL_NAME_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
-)
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import split_paths
 
@@ -20,7 +16,7 @@ from ..errors import UserError
 from .checkpoints import has_attention
 from .same_settings import OURS
 from .settings import check_log_file, check_writable
-from .tasks import check_criterion_of_task, check_model_of_task
+from .tasks import check_criterion_of_task, check_model_of_task, settings_of
 from .unsupported import check_packages
 
 logger = logging.getLogger(__name__)
@@ -311,7 +307,7 @@ def check_task_of_model(parsed: Namespace) -> None:
     check_model_of_task(arch, task)
     if arch:
         check_criterion_of_task(getattr(parsed, "criterion", None), task)
-    model = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    model = settings_of(arch)
     known = TASK_DATACLASS_REGISTRY.get(task)
     if model is None or known is None:
         return

@@ -9,7 +9,7 @@ from ..errors import UserError
 
 NEED = (("common", "tpu", "torch_xla"), ("checkpoint", "write_checkpoints_asynchronously", "iopath"))
 """Options, with their group, and a package without which fairseq ends in a traceback or trains nothing."""
-OF_TRANSLATION = {
+NOT_FOR_LANGUAGE = {
     "constraints": "is not for language models",
     "print_alignment": "shows which word of the source a word translates, and a language model has no source",
     "print_step": "is for models that refine a whole text in steps",
@@ -34,7 +34,7 @@ def check_supported(settings: Mapping[str, Any]) -> None:
     """UserError for an option among a command's `settings` that cannot work there."""
     task = settings.get("task")
     if task in ("language_modeling", "carried_language_modeling"):
-        for name, reason in OF_TRANSLATION.items():
+        for name, reason in NOT_FOR_LANGUAGE.items():
             if settings.get(name):
                 raise UserError(f"{_flag(name)} {reason}; leave it out")
     if task == "carried_language_modeling" and "output_word_probs" in settings:

@@ -23,18 +23,11 @@ from torch import Tensor
 from conventions.content import check_prepared
 from conventions.files import check_no_pipe
 
-from ..checks.samples import (
-    NotEmpty,
-    check_context_window,
-    check_room_for_start,
-    check_sample_lengths,
-    check_split_files,
-)
+from ..checks.samples import NotEmpty, check_room_for_start, check_sample_lengths, check_split_files
 from ..checks.settings import check_settings
 from ..checks.tasks import check_classes
 from ..errors import UserError
 from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
-from .options import WHEN_READ
 from .replacing import replaces
 
 TOKENIZER_FILES = {
@@ -46,8 +39,6 @@ BATCHES = inspect.signature(FairseqTask.get_batch_iterator)
 
 def apply() -> None:
     """The wrappers of tasks, iterators, dictionaries and indexed data."""
-    if check_context_window not in WHEN_READ:
-        WHEN_READ.append(check_context_window)
 
     @replaces(tasks, "setup_task")
     def setup_task(setup, cfg, **kwargs):
