@@ -6,6 +6,7 @@ Here as whole programs; the table of mistakes is in tests/lab/mistakes.py.
 import sys
 
 import pytest
+import yaml
 
 from tests.helpers import forked
 
@@ -49,3 +50,27 @@ def test_evaluation(program, words, said, commands, trained, tmp_path):
     command = [sys.executable, "-m", f"fairseq_cli.{program}", commands.data, "--cpu", "--batch-size", "1"]
     command += ["--user-dir", commands.root / "user_dir", "--path", trained[0] / "checkpoint_last.pt"]
     check([*map(str, command), *words], said, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("transnormer_t17", "there is no model 'transnormer_t17'; the nearest are transnormer_t1"),
+        (
+            "lra_skyformer",
+            "lra_skyformer is a classifier of Long Range Arena, which --task language_modeling",
+        ),
+    ],
+)
+def test_the_model_of_a_yaml(model, said, commands, tmp_path):
+    settings = {
+        "common": {"user_dir": str(commands.root / "user_dir"), "cpu": True},
+        "model": {"_name": model},
+        "task": {"_name": "language_modeling", "data": str(commands.data)},
+        "criterion": {"_name": "cross_entropy"},
+        "dataset": {"batch_size": 2},
+        "checkpoint": {"save_dir": str(tmp_path / "run")},
+    }
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", str(tmp_path)]
+    check([*command, "--config-name", "wrong"], said, tmp_path)

@@ -13,6 +13,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.registry import REGISTRIES
 
 from ..errors import UserError
+from .options import nearest
 
 OF_WORDS = ("cross_entropy", "chunked_cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
 OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
@@ -59,6 +60,15 @@ def is_known(part: type | None) -> bool:
     """Whether a criterion or a model is fairseq's or the plugin's; nothing is known of what others fit."""
     ours = __name__.partition(".")[0]
     return part is not None and part.__module__.partition(".")[0] in ("fairseq", ours)
+
+
+def check_model_name(name: str | None) -> None:
+    """UserError for a missing or unknown model of a YAML; the parser checks those of command lines."""
+    known = {**ARCH_MODEL_REGISTRY, **MODEL_REGISTRY}
+    if not name:
+        raise UserError("the model is missing; give its name, in a YAML as model._name")
+    if name not in known:
+        raise UserError(f"there is no model {name!r}; the nearest are {', '.join(nearest(name, [*known]))}")
 
 
 def check_model_of_task(arch: str | None, task: str | None) -> None:

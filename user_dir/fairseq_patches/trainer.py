@@ -9,6 +9,7 @@ from traceback import walk_tb
 from typing import Any
 
 import torch
+from fairseq import models
 from fairseq.distributed.utils import is_master
 from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
@@ -23,11 +24,13 @@ from ..checks.options import fill_in_options
 from ..checks.same_settings import CHECKED, allowed_changes, check_same_run, check_same_settings
 from ..checks.schedules import check_schedule
 from ..checks.settings import check_settings
+from ..checks.tasks import check_model_name, check_model_of_task
 from ..checks.training import LAST, check_pairs, check_training, note_long_warmup
 from ..checks.training_data import keep_data_record
 from ..errors import UserError
 from . import stopping, train_loop
 from .checkpoints import plain_score
+from .data import setting
 from .diverged import check_loss, explained_divergence
 from .replacing import replaces
 from .run_state import count_of_averages, load_without_averages, share_statistics
@@ -60,6 +63,13 @@ def apply() -> None:
             stats = step(self, padding_first(samples), *args, **kwargs)
         check_loss(self, stats)
         return stats
+
+    @replaces(models, "build_model")
+    def build_model(build, cfg, task, *args, **kwargs):
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        check_model_name(name)
+        check_model_of_task(name, setting(task, "_name"))
+        return build(cfg, task, *args, **kwargs)
 
     @replaces(FairseqTask, "train_step")
     def step_of_task(step, *args, ignore_grad=False, **kwargs):
