@@ -171,7 +171,7 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool, noise: Nois
     ahead = [row for row in gaps if row not in few and gap(row, ERRORS / len(gaps)).low > 0]
     best = max(ahead or gaps, key=lambda row: statistics.fmean(gaps[row]))
     theirs, seeds = values[best], len(gaps[best])
-    words = f"{_mean(own):.4g} beside {_mean(theirs):.4g} of {best} ({number_of(seeds, 'seeds')})"
+    words = f"{_mean(own):#.4g} beside {_mean(theirs):#.4g} of {best} ({number_of(seeds, 'seeds')})"
     if ahead:
         return Verdict(CONTRADICTED, words)
     if not few and all(gap(row, ERRORS).high < 0 for row in gaps):

@@ -78,7 +78,7 @@ def _measured(results: Content, tokens: int) -> Content:
         bubbles=bubbles,
     )
     return figure.record(
-        "Below right is better. Loss: the small encoders of results/roberta/README.md, at 128 tokens, most "
+        "Lower right is better. Loss: the small encoders of results/roberta/README.md, at 128 tokens, most "
         f"on a plateau; {drawn_from(trained)} Speed: {precision(results)}; {measured_on(results)}"
     )
 

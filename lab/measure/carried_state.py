@@ -267,7 +267,7 @@ def remark(model: nn.Module, trained_for: int, length: int) -> str | None:
     if isinstance(model.decoder.embed_positions, SinusoidalPositions) and length > trained_for:
         return (
             f"the sinusoidal positions of the model were trained up to {trained_for:,}, not for the "
-            f"{length:,} read here: beyond, they are as much measured as the mechanisms"
+            f"{length:,} read here: beyond that, the figures also show how untrained positions do"
         )
     return None
 

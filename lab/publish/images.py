@@ -95,7 +95,7 @@ def draw_accuracy(section: RecordGroup, source: str, path: Path) -> None:
     """Accuracy on valid over the updates, a line for each attention."""
     first = of_first_seed(section.records)
     curves = [learning_curve(section, name, points) for name, points in accuracies(section).items()]
-    panels: list[Panel] = [("", "updates", "right on valid, %", curves)]
+    panels: list[Panel] = [("", "updates", "accuracy on valid, %", curves)]
     asks = "Which attention learns to classify the images, and how fast?"
     plot_curves(path, panels, asks=asks, note=note_of_seed(first), log=False, source=source)
 
@@ -175,7 +175,7 @@ def draw_fixed(section: RecordGroup, source: str, path: Path) -> None:
         curves.append(banded("matched", tint(look.color, AUTHORS), ends, values, "--"))
         notes.append(f"matched: {over_seeds(methods[LLN])}")
     split = section.records[0]["found"]["split"]
-    panels: list[Panel] = [("", "α = β", f"right on {split}, %", curves)]
+    panels: list[Panel] = [("", "α = β", f"accuracy on {split}, %", curves)]
     asks = "Does accuracy fall for fixed exponents below 2, and only there, as in Figure 10a?"
     note = f"Accuracy, {'; '.join(notes)}; {drawn_from(section.records)}"
     plot_curves(path, panels, asks=asks, note=note, log=False, source=source)
@@ -196,7 +196,7 @@ def banded(
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}
 TRUE = "test images"
-ASKS = "What do images look like that each model draws, or completes below the given upper half?"
+ASKS = "What do the images look like that each model draws from nothing, or completes from the upper half?"
 
 
 def draw_samples(section: RecordGroup, source: str, path: Path) -> None:

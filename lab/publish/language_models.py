@@ -115,14 +115,14 @@ MIB = 2**20
 READINGS = {"independent samples": "apart", "carried state": "carried"}
 APART = 0.5
 """The share of white in the colours of models that were trained without carried state."""
-ASKS = "Evaluated with carried state, are models better that were trained with it, or those without (pale)?"
+ASKS = "Evaluated with carried state, which models are better: those trained with it or without it (pale)?"
 
 
 def markdown(result: dict[str, Any]) -> str:
     """Caption, and a table with a row for each bucket of positions."""
     rows = [
         [
-            f"{bucket['first']:,} to {bucket['end'] - 1:,}",
+            f"{bucket['first']:,} to {end - 1:,}",
             f"{bucket['tokens']:,}",
             f"{bucket['loss_nats_per_token']:.4f}",
             f"{bucket['perplexity_per_token']:.2f}",
@@ -130,7 +130,7 @@ def markdown(result: dict[str, Any]) -> str:
             f"{bucket['state_bytes'] / MIB:.3f}",
             f"{bucket['memory_bytes'] / MIB:,.0f}",
         ]
-        for bucket in result["buckets"]
+        for bucket, end in zip(result["buckets"], ends_of(result), strict=True)
     ]
     header = ["position", "tokens", "nats per token", "perplexity", "tokens/s", "state, MiB", "memory, MiB"]
     return f"{caption(result)}\n\n{markdown_table(header, rows)}\n"

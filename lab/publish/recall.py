@@ -9,15 +9,15 @@ from lab.publish.plots import GREY, Curve, plot_curves
 from lab.publish.tables import Extras, RecordGroup, drawn_from, grouped, over_seeds
 from lab.store import Record
 
-ASKS = "How many pairs does each attention recall, and with how large a state?"
-
 
 def draw_pairs(section: RecordGroup, source: str, path: Path) -> None:
     """The share of answers against the number of pairs; each name is followed by the size of its state."""
+    length = section.choices["length"][section.records[0]["cell"]["length"]].label
+    asks = f"How many pairs does each attention recall in rows of {length}, and with how large a state?"
     drawn = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
     note = f"Behind each name: numbers in the state of one row. {drawn}"
     panel = ("", "pairs in a row", "questions answered, %", curves_of(section))
-    plot_curves(path, [panel], asks=ASKS, note=note, log=False, doublings=True, source=source)
+    plot_curves(path, [panel], asks=asks, note=note, log=False, doublings=True, source=source)
 
 
 def curves_of(section: RecordGroup) -> list[Curve]:

@@ -12,7 +12,7 @@ from PIL import Image
 from lab.files import fingerprint, is_generated
 from lab.measure import MEASURES
 from lab.methods import color_of
-from lab.publish.tables import Extras, RecordGroup, finite, note_of_seed, of_first_seed
+from lab.publish.tables import TIMES_NOTE, Extras, RecordGroup, finite, note_of_seed, of_first_seed
 from lab.study.declaration import plotted_by
 from lab.study.groups import group_of, groups_of, title_of
 from lab.study.records import OLDER
@@ -127,6 +127,8 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
             curves += [level_line(name, ends, level) for name, level in levels.items()]
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     asks, note, log = asks_of(study), note_of_seed(shown), study.plot.get("log", False)
+    if "seconds" in plotted_by(study.plot):
+        note += f" {TIMES_NOTE.capitalize()}"
     plot_curves(path, panels, asks=asks, note=note, log=log, markers=False, source=source)
 
 

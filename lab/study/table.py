@@ -45,10 +45,10 @@ from lab.verdicts import (
 Rows = Mapping[tuple[str, ...], Sequence[Record]]
 """The records of the rows of a table, by the choices that name each row."""
 NONE = "–"
-AT_BASELINE = "\\*: not better than the baseline by its margin, so nothing has been learned there."
+AT_BASELINE = "\\*: not ahead of the baseline by its margin: the row has learned nothing."
 WITHIN_NOISE = (
-    "\\*: not better than the baseline by its margin, or within the noise of the test set, so nothing has "
-    "been learned there."
+    "\\*: not ahead of the baseline by its margin or by more than the noise of the test set: the row has "
+    "learned nothing."
 )
 
 

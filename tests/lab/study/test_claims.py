@@ -111,7 +111,7 @@ def test_rows_that_are_level_decide_nothing():
 def test_an_extreme_is_told_by_means_and_paired_seeds():
     rows = {"a": {1: 1.0, 2: 2.0, 3: 9.0}, "b": {1: 3.0, 2: 4.0, 3: 11.0, 4: 6.0}}
     found = judge_extreme("ab", rows, lowest=True)
-    assert (found.outcome, found.effect) == (CONFIRMED, "4 beside 6 of b (3 seeds)")
+    assert (found.outcome, found.effect) == (CONFIRMED, "4.000 beside 6.000 of b (3 seeds)")
 
 
 def test_a_small_test_set_tells_no_extreme():
@@ -249,7 +249,10 @@ def test_the_lowest_and_the_highest():
     assert verdict({"lowest": ["loss", "a"]}, values).outcome == CONFIRMED
     assert verdict({"highest": ["loss", "c"]}, values).outcome == CONTRADICTED
     assert verdict({"highest": ["loss", "c"], "among": ["a"]}, values).outcome == CONFIRMED
-    for row, effect in (("a", "1.1 beside 2.1 of c (3 seeds)"), ("b", "3.1 beside 1.1 of a (3 seeds)")):
+    for row, effect in (
+        ("a", "1.100 beside 2.100 of c (3 seeds)"),
+        ("b", "3.100 beside 1.100 of a (3 seeds)"),
+    ):
         assert verdict({"lowest": ["loss", row]}, values).effect == effect  # the nearest, or the best
     assert verdict({"lowest": ["loss", "a"]}, {"a": [1.0] * 3}).outcome == NOT_RUN
 
