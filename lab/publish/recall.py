@@ -12,8 +12,9 @@ from lab.store import Record
 
 def draw_pairs(section: RecordGroup, source: str, path: Path) -> None:
     """The share of answers against the number of pairs; each name is followed by the size of its state."""
-    length = section.choices["length"][section.records[0]["cell"]["length"]].label
-    asks = f"How many pairs does each attention recall in rows of {length}, and with how large a state?"
+    length = section.choices.get("length", {}).get(section.records[0]["cell"].get("length"))
+    rows = f" in rows of {length.label}" if length else ""
+    asks = f"How many pairs does each attention recall{rows}, and with how large a state?"
     drawn = f"{over_seeds(section.records).capitalize()}; {drawn_from(section.records)}"
     note = f"Behind each name: numbers in the state of one row. {drawn}"
     panel = ("", "pairs in a row", "questions answered, %", curves_of(section))
