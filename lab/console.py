@@ -115,6 +115,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_or_zero(text: str) -> int:
+    """An option's whole number of 0 or more."""
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
 def names(text: str) -> list[str]:
     """An option's names, separated by commas, each once."""
     found = text.split(",")

@@ -38,7 +38,6 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -57,7 +56,7 @@ from lab.errors import UserError
 from lab.files import ROOT, check_output_folder, read_json, write_atomically, write_json
 from lab.provenance import environment, hardware, portable_command
 from lab.run.launch import gpu_count
-from lab.run.log import peak_memory, read_log
+from lab.run.log import peak_memory, read_log, settled, usual_speed
 
 NO_GPU = 2
 SECONDS = 585
@@ -187,10 +186,9 @@ def outcome_of_tests(log: str) -> str:
 def speed_of_training(log: Path) -> dict[str, float]:
     """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
     records = read_log(log)
-    speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]
-    if not speeds:
+    median = usual_speed(record["wps"] for record in settled(records))
+    if median is None:
         return {}
-    median = statistics.median(speeds[len(speeds) // 2 :])
     figures = {"tokens_per_second": median, "wikitext103_hours": WIKITEXT103_TOKENS / median / 3600}
     return figures | {"peak_memory_bytes": peak_memory(records)}
 

@@ -33,7 +33,7 @@ def find_tasks(options: Namespace) -> list[str]:
 def cells_asked(options: Namespace) -> list[Cell]:
     """The cells of the command, task by task."""
     study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
-    out = (options.out or start.parent / "glue" / start.stem).absolute()
+    out = (options.out or start.parent / "glue" / start.name.removesuffix(".pt")).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
     flags += options.flags
     data = options.data.absolute() if options.data else None

@@ -20,7 +20,7 @@ from lab.data.prepared import CORPUS, TEXT
 from lab.data.published import CORPORA
 from lab.files import MARK, read_json
 from lab.provenance import commit
-from lab.run.checkpoint import Checkpoint, own_name
+from lab.run.checkpoint import Checkpoint, own_name, result_beside
 from lab.store import stored
 
 PERPLEXITY_TASKS = ("language_modeling", "carried_language_modeling", "masked_lm")
@@ -132,7 +132,7 @@ def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[RecordedPerpl
     """The results of evaluation commands beside the checkpoint, of these weights on the corpus."""
     found = []
     for split in SPLITS:
-        result = _read(checkpoint.path.with_suffix(f".{split}.json"))
+        result = _read(result_beside(checkpoint.path, f".{split}.json"))
         on = result.get(CORPUS) or corpus
         if _is_of(result, checkpoint) and not result.get("model_overrides") and on == (corpus or on):
             perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")

@@ -132,13 +132,12 @@ def _gradients(parser: Parser, redraw: bool) -> None:
         help="also the deviation over minibatches at each checkpoint, for all parameters and for the "
         "attention of each layer (needs --data)",
     )
-    parser.add_argument("--data", type=Path, metavar="DATA", help="the prepared corpus of the training")
+    parser.add_argument("--data", type=Path, metavar="DATA", help="the prepared corpus of --at-checkpoints")
     parser.add_argument(
         "--minibatches",
         type=count,
-        default=16,
         metavar="N",
-        help="minibatches per checkpoint (default: %(default)s)",
+        help="minibatches per checkpoint (default: 16)",
     )
 
 

@@ -43,6 +43,8 @@ UNTUNED = "one learning rate for all methods, tuned for none of them"
 """Why the losses of these runs decide nothing."""
 SPLIT = "train"
 """The split of the minibatches that are read at checkpoints."""
+MINIBATCHES = 16
+"""How many are read at a checkpoint, if the user does not say."""
 ALL = "all parameters"
 TOO_CLOSE = 0.01  # bits
 
@@ -51,6 +53,9 @@ def run_gradients(options: Namespace) -> None:
     """The figures of all runs given."""
     if options.at_checkpoints and options.data is None:
         raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
+    if not options.at_checkpoints and (options.data or options.minibatches):
+        name = "--data" if options.data else "--minibatches"
+        raise UserError(f"{name} is for gradients at checkpoints; add --at-checkpoints, or leave it out")
     data = open_prepared(options.data.absolute(), (SPLIT,)) if options.at_checkpoints else None
     runs = [read_logged_run(folder) for folder in options.runs]
     half = [run for run in runs if any("loss_scale" in record for record in run.records.values())]
@@ -68,8 +73,8 @@ def run_gradients(options: Namespace) -> None:
     if half:
         write_once(options, "loss-scale", what_was_read(half), lambda: _loss_scales(half))
     if data:
-        settings = {**what_was_read(full), "corpus": mark_of(data), "minibatches": options.minibatches}
-        minibatches = options.minibatches
+        minibatches = options.minibatches or MINIBATCHES
+        settings = {**what_was_read(full), "corpus": mark_of(data), "minibatches": minibatches}
         write_once(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
 
 

@@ -25,6 +25,7 @@ from lab.run.checkpoint import (
     read_checkpoint,
     read_encoder,
     read_language_model,
+    result_beside,
     usual_device,
     whole_checkpoint,
 )
@@ -157,7 +158,7 @@ def result_files(
     """
     if options.out and len(options.splits) > 1:
         raise UserError("--out names one file, but --split several splits; give one, or leave --out out")
-    files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}
+    files = {split: options.out or result_beside(checkpoint, f".{split}{ending}") for split in options.splits}
     for split, out in files.items():
         try:
             check_output(out, ours, [checkpoint], beside)

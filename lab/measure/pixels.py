@@ -22,7 +22,7 @@ from lab.files import begins, check_output, say_replaced, shown_path, write_atom
 from lab.measure import TrainedRun
 from lab.measure.accuracy import about_images, batches_of, count_correct
 from lab.provenance import environment
-from lab.run.checkpoint import Checkpoint, usual_device, whole_checkpoint
+from lab.run.checkpoint import Checkpoint, result_beside, usual_device, whole_checkpoint
 from lab.run.kinds import Pixels, load_image_model
 from user_dir.criterions import PixelLikelihoodCriterion
 from user_dir.models import PixelModel
@@ -247,7 +247,7 @@ def main(options: Namespace) -> None:
     """Draw the images, or complete them, and write them."""
     path = whole_checkpoint(options.checkpoint.absolute())
     ending = ".samples.png" if options.complete is None else ".completed.png"
-    out = options.out or path.with_suffix(ending)
+    out = options.out or result_beside(path, ending)
     check_output(out, SAMPLES, [path], (".npy",))
     say_replaced(out)
     device = usual_device()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.console import Parser, count, names, parse_before_flags
+from lab.console import Parser, count, count_or_zero, names, parse_before_flags
 from lab.errors import UserError
 
 PPL_SCRIPT = "scripts/eval_ppl.sh"
@@ -182,7 +182,7 @@ def perplexity(words: Sequence[str]) -> Namespace:
     add_gpus(options)
     options.add_argument(
         "--context-window",
-        type=int,
+        type=count_or_zero,
         default=0,
         metavar="N",
         help="let every token see at least N earlier tokens (slower; published figures often do)",

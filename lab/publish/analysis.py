@@ -40,6 +40,7 @@ from lab.publish.plots import (
     GREY,
     LAST_OF_SCALE,
     PALEST,
+    PLAIN,
     SIDE_BY_SIDE,
     Curve,
     Point,
@@ -120,7 +121,7 @@ def draw_record(path: Path) -> bool:
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     painters = {"lines": _lines, "bars": _bars, "map": _map}
     for axis, panel in zip(axes.flat, panels, strict=False):
-        axis.set_title(panel["title"], loc="left", fontsize=11)
+        axis.set_title(panel["title"], loc="left", fontsize=11, **PLAIN)
         axis.set_xlabel(panel.get("x_label", ""))
         axis.set_ylabel(panel.get("y_label", ""))
         painters[panel["kind"]](axis, panel)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -29,6 +30,7 @@ from lab.files import write_atomically
 from lab.methods import NAMED
 from lab.publish.tables import grouped
 
+PLAIN: dict[str, Any] = {"parse_math": False}  # a name may contain dollar signs
 MOST_TICKS = 8  # named places of a logarithmic x axis
 NOTE_LINE, NOTE_GAP = 0.16, 0.14  # inches for a line of the note, and around it
 DOT = 6.0  # pixels around a point that no name covers
@@ -128,7 +130,7 @@ def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool)
     axes = [figure.add_subplot(place) for place in (*places, grid[row, column:])]
     first: dict[str, Axes] = {}  # of each unit
     for axis, (title, x_label, y_label, curves) in zip(axes, panels, strict=True):
-        axis.set_title(title, loc="left", fontsize=12)
+        axis.set_title(title, loc="left", fontsize=12, **PLAIN)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
         if first.setdefault(y_label, axis) is not axis:
@@ -197,6 +199,7 @@ def label_points(axis: Axes, points: Sequence[Point]) -> None:
                 ha="left" if side > 0 else "right",
                 color=readable(point.color),
                 fontsize=9,
+                **PLAIN,
                 arrowprops=line if steps > 1 else None,
             )
             text.update_positions(renderer)
@@ -230,8 +233,9 @@ def frame_figure(figure: Figure, asks: str, note: str) -> None:
         fontsize=QUESTION,
         va="top",
         fontweight="bold",
+        **PLAIN,
     )
-    figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom", **PLAIN)
     figure.tight_layout(rect=(0, below / height, 1, 1 - above / height))
 
 
@@ -375,6 +379,7 @@ def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
             fontsize=10,
             va="center",
             annotation_clip=False,
+            **PLAIN,
             arrowprops={
                 "arrowstyle": "-",
                 "color": curve.color,

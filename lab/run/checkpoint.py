@@ -334,6 +334,11 @@ def whole_checkpoint(path: Path) -> Path:
     return newest.path
 
 
+def result_beside(path: Path, ending: str) -> Path:
+    """The file of a result beside a checkpoint, whose name it has but for `.pt`."""
+    return path.with_name(path.name.removesuffix(".pt") + ending)
+
+
 def usual_device() -> torch.device:
     """Where to compute: on a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -14,7 +14,7 @@ from lab.methods import METHODS
 from lab.papers import read_table
 from lab.run.folder import RunFolder
 from lab.run.launch import machines_of
-from lab.run.log import peak_memory, read_log
+from lab.run.log import peak_memory, read_log, settled
 from lab.run.plan import Request, RunPlan, check_task, checked_settings, planned
 from lab.run.recipe import option
 from lab.run.train import ending, run_training, train_alone
@@ -81,10 +81,10 @@ def pace_of(log: Path) -> Pace | None:
     if not log.is_file():
         return None
     records = read_log(log)
-    inner = [x for x in records["train_inner"] if x["wps"]]
+    inner = settled(records)
     if not inner or inner[-1]["num_updates"] < PLANNED_UPDATES:
         return None
-    tokens, speeds = ([x[key] for x in inner[len(inner) // 2 :]] for key in ("wpb", "wps"))
+    tokens, speeds = ([x[key] for x in inner] for key in ("wpb", "wps"))
     return Pace(statistics.median(tokens), statistics.median(speeds), peak_memory(records))
 
 

@@ -104,11 +104,23 @@ def run_figures(log: Path) -> dict[str, Any]:
     return {
         "updates": int(max([*updates, *ends], default=0)),
         "seconds": seconds_at_speed(updates, batches, speeds, max(ends, default=0)) if inner else None,
-        "tokens_per_second": statistics.median(speeds) if inner else None,
+        "tokens_per_second": usual_speed(speeds),
         "tokens_per_update": statistics.median(batches) if inner else None,
         "peak_memory_bytes": peak_memory(records),
         "curves": {name: curve for name, curve in curves.items() if curve},
     }
+
+
+def usual_speed(speeds: Iterable[float]) -> float | None:
+    """The median of the logged speeds; fairseq logs 0 for what it has not timed. None without any."""
+    timed = [speed for speed in speeds if speed]
+    return statistics.median(timed) if timed else None
+
+
+def settled(records: dict[str, list[Entry]]) -> list[Entry]:
+    """The later half of the timed intervals, since the first updates warm up. `records`: of `read_log`."""
+    timed = [record for record in records["train_inner"] if record["wps"]]
+    return timed[len(timed) // 2 :]
 
 
 def peak_memory(records: dict[str, list[Entry]]) -> int | None:
@@ -118,16 +130,19 @@ def peak_memory(records: dict[str, list[Entry]]) -> int | None:
 
 def seconds_at_speed(
     updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float], end: float
-) -> float:
-    """The time of a training from its log: of all tokens at the speed of their record.
+) -> float | None:
+    """The time of a training from its log: of all tokens at the speed of their record; None without any.
 
     Updates after the last record, up to `end`, count at the usual speed, as does a record without one.
     fairseq's own clock ("wall") does not advance in a resumed process.
     """
+    speed = usual_speed(speeds)
+    if speed is None:
+        return None
     gaps = [b - a for a, b in pairwise([0, *updates])]
     usual = statistics.median(gap for gap in gaps if gap > 0)
     steps = [gap if gap > 0 else usual for gap in gaps]  # a resumed run repeats updates
-    speed, batch = statistics.median(speeds), statistics.median(batches)
+    batch = statistics.median(batches)
     steps, batches = [*steps, max(0, end - updates[-1])], [*batches, batch]
     pairs = zip(steps, batches, [*speeds, speed], strict=True)
-    return sum(step * batch / (own or speed) for step, batch, own in pairs if own or speed)
+    return sum(step * batch / (own or speed) for step, batch, own in pairs)

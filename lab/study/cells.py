@@ -449,13 +449,12 @@ def check_covered(
 
 def known_values(study: Study, axis: str) -> list[str]:
     """The values of a placeholder for which there are YAMLs, each once."""
-    whole = str(ROOT / study.config)
-    pattern = re.escape(whole)
+    pattern = re.escape(study.config)
     for name, other in study.axes.items():
         known = "|".join(re.escape(choice.config) for choice in other.choices.values())
         words = "([^/]+)" if name == axis else f"(?:{known})" if other.closed else "[^/]+"
         pattern = pattern.replace(re.escape(f"{{{name}}}"), words)
-    paths = glob(re.sub(r"\{\w+\}", "*", whole))
+    paths = glob(re.sub(r"\{\w+\}", "*", study.config), root_dir=ROOT)
     found = {match[1] for path in paths if (match := re.fullmatch(pattern, path))}
     return sorted(name for name in found if not name.startswith("base"))
 

@@ -322,6 +322,7 @@ RUNS = [
     (f"{TRAIN} --sample-break-mode eos --tokens-per-sample 2", "no sample is left"),
     # perplexities that would lie
     (f"{EVALUATE} --context-window 32", "--context-window"),
+    (f"{EVALUATE} --context-window -5", "--context-window: '-5' is not a whole number of 0 or more"),
     (f"{EVALUATE} --max-tokens 4", "--max-tokens"),
     (f"{EVALUATE} --num-shards 999 --shard-id 998", "not one token was evaluated"),
     (f"{EVALUATE} --no-such-flag", "--no-such-flag"),

@@ -314,6 +314,8 @@ def test_user_errors(runs, convolutional, refused, tmp_path, encoder_corpus, cor
     assert "no run" in refused(analyse, "training", tmp_path / "nowhere", *words)
     assert "--log-interval 1" in refused(analyse, "gradients", runs / "tens", "--out", tmp_path)
     assert "name the prepared corpus" in refused(analyse, "gradients", runs / "lln", "--at-checkpoints")
+    assert "--minibatches is for" in refused(analyse, "gradients", runs / "lln", "--minibatches", 3)
+    assert "--data is for" in refused(analyse, "gradients", runs / "lln", "--data", encoder_corpus)
     assert "not an LLN run" in refused(analyse, "temperature", runs / "softmax", "--out", tmp_path)
     assert "has fixed exponents" in refused(analyse, "temperature", runs / "lln", "--out", tmp_path)
     assert not list(tmp_path.glob("*/*.json"))

@@ -21,6 +21,7 @@ from lab.publish.plots import (
     label_ends,
     label_points,
     plot_curves,
+    plot_points,
     readable,
     save_figure,
     tint,
@@ -34,6 +35,15 @@ def test_nothing_measured_is_no_point_of_a_logarithmic_axis(tmp_path):
     kept = Curve("partly", "k", [256, 1024], [2.0, 3.0])
     plot_curves(tmp_path / "kept.png", [(*panels[0][:3], [kept]), (*panels[1][:3], [])], asks="", note="")
     assert (tmp_path / "all.png").read_bytes() == (tmp_path / "kept.png").read_bytes()
+
+
+def test_dollar_signs_are_no_mathematics(tmp_path):
+    """As in names of folders, which matplotlib would read as formulas."""
+    curves = [Curve(name, "k", [1, 2], [1.0, 2.0]) for name in ("a$_$", "b$}$")]
+    panel = ("a$}$", "updates", "bits", curves)
+    plot_curves(tmp_path / "a.png", [panel], asks="a$}$?", note="a$}$", log=False)
+    plot_points(tmp_path / "b.png", [Point("b$}$", "k", 1, 1)], asks="", x_label="", y_label="", note="")
+    assert (tmp_path / "a.png").is_file() and (tmp_path / "b.png").is_file()
 
 
 def test_an_axis_of_doublings_names_each_place(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 
 from lab.errors import UserError, explain
 from lab.files import run_lock, write_json
-from lab.run.checkpoint import find_resume_point, newest_whole, read_whole
+from lab.run.checkpoint import find_resume_point, newest_whole, read_whole, result_beside
 from lab.run.folder import RunFolder, left_by_a_run, move_aside
 from lab.run.train import complete_save, is_finished, take_up
 from tests.helpers.damages import DAMAGES
@@ -214,3 +214,8 @@ def test_other_data_of_the_same_dictionary_are_refused(refused, config, corpus, 
         shutil.copy(data / f"valid.{suffix}", data / f"train.{suffix}")
     sentence = refused(TRAIN_LM, config, data, "--gpus", 0, "--save-dir", folder)
     assert "holds a run on other training data" in sentence and "--allow-changed data" in sentence
+
+
+def test_checkpoints_without_an_ending_have_results_of_their_own():
+    found = [result_beside(Path("run", name), ".test.json").name for name in ("lm.1000", "lm.2000", "lm.pt")]
+    assert found == ["lm.1000.test.json", "lm.2000.test.json", "lm.test.json"]

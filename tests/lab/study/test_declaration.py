@@ -1,6 +1,7 @@
 """Studies as their YAMLs declare them: ours, the one of the documents, and bad ones."""
 
 import re
+import shutil
 from fnmatch import fnmatchcase
 
 import pytest
@@ -44,6 +45,14 @@ def test_every_study_has_cells_and_a_place_for_each(name):
             axis = study.axes[name]
             known = {*axis.choices, *(known_values(study, name) if axis.placeholder else ())}
             assert known.issuperset(names)
+
+
+def test_a_clone_below_any_folder_knows_its_yamls(tmp_path, monkeypatch):
+    study = read_study("lm")
+    known = known_values(study, "method")
+    shutil.copytree(ROOT / "configs", tmp_path / "we[ird]" / "configs")
+    monkeypatch.setattr("lab.study.cells.ROOT", tmp_path / "we[ird]")
+    assert "transnormer_t1" in known and known_values(study, "method") == known
 
 
 def test_the_names_of_attentions_are_those_that_are_registered():
