@@ -78,6 +78,16 @@ def test_processes_have_streams_of_their_own(task):
         Segments(blocks, LENGTH, 21, 0, 21)
 
 
+@pytest.mark.parametrize("rank", range(3))
+def test_a_process_loads_the_streams_behind_those_of_the_ones_before(task, monkeypatch, rank):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr("user_dir.tasks.carried.distributed.get_data_parallel_world_size", lambda: 3)
+    monkeypatch.setattr("user_dir.tasks.carried.distributed.get_data_parallel_rank", lambda: rank)
+    task.load_dataset("train")
+    loaded = task.dataset("train")
+    assert loaded.streams == range(rank * ROWS, (rank + 1) * ROWS) and loaded.all_streams == 3 * ROWS
+
+
 @pytest.mark.parametrize(("sizes", "batches"), [((4, 4, 4, 4), 2), ((4, 4, 4, 4, 3), 2), ((4, 4, 4, 3), 1)])
 def test_a_last_sample_counts_if_it_is_whole(sizes, batches):
     words = dictionary(40)
@@ -162,6 +172,20 @@ def test_states_start_again_at_the_start_and_after_a_gap(task):
     alone = loss(3)  # after a gap
     assert loss(1) != pytest.approx(second, rel=1e-6)
     assert loss(3) == alone
+
+
+def test_a_validation_leaves_the_states_of_training_alone(task):
+    model, criterion = build_lm("transnormer_t1"), CrossEntropyCriterion(task, False)
+    batches = task.dataset("train")
+
+    def loss(index):
+        return task.train_step(batches[index], model, criterion, Optimizer(), index)[0].item()
+
+    wanted = [loss(0), loss(1)]
+    first = loss(0)
+    for index in range(2):
+        task.valid_step(batches[index], model, criterion)
+    assert [first, loss(1)] == wanted
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -1,12 +1,14 @@
 """The copy task: samples, counted symbols, and inputs that never show the answer in advance."""
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.logging import metrics
 
-from lab.measure.accuracy import copying
+from lab.measure.accuracy import copying, measure_copying
 from tests.helpers.lm import PAD, build_lm
 from user_dir.criterions import CopyCriterion
 from user_dir.errors import UserError
@@ -133,6 +135,22 @@ def test_the_figures_of_a_split_by_hand():
     assert found["by_position"] == pytest.approx([1, 1, 2 / 3, 1])
     assert found["free_accuracy"] == pytest.approx(1 - 1 / sum(n))
     assert found["free_by_position"] == pytest.approx([1, 2 / 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "converged"), [(0.009, 0.9995, True), (0.011, 0.9995, False), (0.009, 0.998, False)]
+)
+def test_a_model_has_converged_by_its_loss_in_nats_and_its_accuracy(monkeypatch, loss, accuracy, converged):
+    """The log is in bits, of which 0.01 nats are 0.0144; the first update below counts."""
+    trained = SimpleNamespace(model=None, task=None, batch_size=2, parameters=5)
+    curve = [(10, 0.02), (20, 0.0145), (30, 0.0144), (40, 0.02), (50, 0.001)]
+    monkeypatch.setattr("lab.measure.accuracy.read_checkpoint", lambda path: trained)
+    monkeypatch.setattr("lab.measure.accuracy.run_figures", lambda log: {"curves": {"train": curve}})
+    found = {"loss_nats": loss, "accuracy": accuracy}
+    monkeypatch.setattr("lab.measure.accuracy.copying", lambda *arguments: found)
+    run = SimpleNamespace(checkpoint=Path("best.pt"), folder=Path("run"), device=torch.device("cpu"))
+    expected = {"parameters": 5, **found, "converged": converged, "converged_at": 30}
+    assert measure_copying(run) == expected
 
 
 def test_the_log_weighs_tokens_by_tokens_and_sequences_by_sequences():

@@ -122,6 +122,7 @@ def test_a_crop_by_hand():
     share = (0.25 - 0.08) / 0.92
     assert _crop(40, 90, Drawn([share, 1.0])) == (14, 55, 26, 35)
     assert _crop(40, 90, Drawn([share, 0.0])) == (5, 64, 35, 26)
+    assert _crop(40, 90, Drawn([share, 0.5])) == (10, 60, 30, 30)  # ratios are drawn by their logarithms
     assert _crop(40, 90, Drawn([1.0, 0.5] * 10)) == (0, 0, 40, 90)  # 60 x 60 never fits
 
 

@@ -58,6 +58,13 @@ def test_batches_hold_every_row_once(name, folders):
                 assert rows.ne(1).sum(1).tolist() == lengths.tolist()
 
 
+def test_the_size_of_a_pair_is_that_of_its_longer_row(folders):
+    data = open_task(folders["retrieval"]).dataset("test")
+    lengths = [[len(row) for row in data[i]["rows"]] for i in range(len(data))]
+    assert any(one < other for one, other in lengths) and any(one > other for one, other in lengths)
+    assert [data.size(i) for i in range(len(data))] == [max(both) for both in lengths]
+
+
 def test_training_batches_are_others_in_every_epoch_and_the_same_again(folders):
     task = open_task(folders["listops"])
     first, again, second = ([b["id"].tolist() for b in batches(task, "train", e)] for e in (1, 1, 2))

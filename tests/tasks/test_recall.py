@@ -1,5 +1,7 @@
 """Associative recall: samples, counted positions, refused settings, answers and the size of the state."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ from lab.measure.accuracy import recalling, state_numbers
 from tests.helpers.lm import PAD, build_lm
 from user_dir.errors import UserError
 from user_dir.tasks.recall import RecallTask, RecallTaskConfig
-from user_dir.tasks.recall_data import RecallDataset, recall_dictionary
+from user_dir.tasks.recall_data import RecallDataset, recall_dictionary, shares_of
 
 KEYS, VALUES, FIRST = 20, 7, 4
 DICTIONARY = recall_dictionary(KEYS, VALUES)
@@ -38,6 +40,13 @@ def test_each_key_is_asked_for_once_and_its_value_is_the_target(length, pairs):
 def test_rows_draw_one_of_the_numbers_of_pairs():
     asked = [sum(wanted != PAD for wanted in target) for _, target in rows(pairs=(1, 2, 8), count=300)]
     assert set(asked) == {1, 2, 8} and min(map(asked.count, (1, 2, 8))) > 70
+
+
+def test_most_questions_follow_soon():
+    """The place i has a share of i^-0.99: among 28 places, most rows of 4 pairs ask in the first."""
+    assert shares_of(3) == pytest.approx([x / (1 + 2**-0.99 + 3**-0.99) for x in (1, 2**-0.99, 3**-0.99)])
+    asked = [target[8] != PAD for _, target in rows(64, count=300)]
+    assert 0.6 < sum(asked) / 300 < 0.85  # evenly, it would be 4 of 28
 
 
 def test_rows_depend_on_seed_and_split():
@@ -84,6 +93,8 @@ def test_answers_are_counted_by_question_and_by_row():
     assert found["examples"] == 40 and found["counted"] == 80
     assert found["accuracy"] == 1 - unknown / 80 and found["exact"] == 1 - unknown / 40
     assert found["by_pairs"] == {"2": found["accuracy"]}
+    # A right answer has a logit of 1 and all others 0; a wrong one has the 1 elsewhere.
+    assert found["loss_nats"] == pytest.approx(math.log(math.e + len(DICTIONARY) - 1) - found["accuracy"])
 
 
 def test_answers_are_counted_by_the_number_of_pairs():
@@ -107,3 +118,16 @@ def test_the_state_of_linear_attention_is_counted_and_constant():
     assert state_numbers(model, short) == state_numbers(model, long) == 2 * 2 * 12 * 13
     plan = {"decoder_attention": "softmax"}
     assert state_numbers(build_lm("linear_transformer_lm", **plan), long) == 2 * 2 * 20 * 24
+
+
+class Remembers(nn.Module):
+    """Leaves a state with 3 numbers that two entries share, 4 in a nested one, and integers."""
+
+    def forward(self, row, incremental_state):
+        shared = torch.zeros(3)
+        inner = {"sum": torch.ones(2, 2), "seen": row}
+        incremental_state.update(first={"sum": shared, "count": 2}, second={"sum": shared, "inner": inner})
+
+
+def test_what_two_entries_of_a_state_share_counts_once_and_integers_do_not():
+    assert state_numbers(Remembers(), torch.full((1, 5), 5)) == 3 + 4

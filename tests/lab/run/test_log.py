@@ -56,7 +56,8 @@ def test_the_time_of_updates_after_the_last_interval_and_of_unequal_epochs_count
     """At a second an update."""
     inner = [line("train_inner", loss=5.0, wps=16, wpb=16, num_updates=update) for update in (100, 200)]
     end = line("train", train_loss=5.0, train_wps=16, train_wpb=16, train_num_updates=250)
-    assert run_figures(log([*inner, end]))["seconds"] == 250
+    figures = run_figures(log([*inner, end]))
+    assert figures["seconds"] == figures["updates"] == 250
     epochs = [
         line("train", train_loss=5.0, train_wps=16, train_wpb=16, train_num_updates=update)
         for update in (40, 80, 85)

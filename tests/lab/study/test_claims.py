@@ -2,20 +2,26 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from lab.errors import UserError
+from lab.resampling import Predictions, half_interval
 from lab.study.declared_tables import read_claim
 from lab.study.schema import Axis, Baseline, Best, parse_expression
 from lab.study.table import (
     AT_BASELINE,
     EDGE,
+    NO_PREDICTIONS,
     WITHIN_NOISE,
     at_baseline,
     decide,
+    doubts_of,
     is_unbracketed,
+    noise_of,
     note_of_star,
+    predictions_of,
     share_a_start,
 )
 from lab.verdicts import (
@@ -26,6 +32,7 @@ from lab.verdicts import (
     UNDECIDED,
     Bound,
     Interval,
+    accuracy_noise,
     binomial_noise,
     judge_bound,
     judge_extreme,
@@ -204,6 +211,33 @@ def test_seeds_that_share_a_checkpoint_repeat_one_training():
     assert not share_a_start([{}]) and share_a_start([{}, {}])  # records from before `start` was kept
 
 
+def scored(seed, right, metric="accuracy"):
+    """A record of seed `seed` with the predictions of ten examples, of which the first `right` are right."""
+    predictions = {"predicted": "1" * right + "0" * (10 - right), "true": "1" * 10}
+    return {"cell": {"seed": seed}, "found": {"metric": metric, "predictions": predictions}}
+
+
+def test_a_bootstrap_takes_the_predictions_of_the_common_seeds():
+    ours, theirs = [scored(1, 6), scored(2, 8)], [scored(2, 7), scored(1, 6), scored(3, 0)]
+    claim = SimpleNamespace(bootstrap=True)
+    found = noise_of(claim, {"a": ours, "b": theirs, "c": [scored(1, 6)]}, {})
+    first, second = (
+        {one["cell"]["seed"]: Predictions(**one["found"]["predictions"]) for one in row}
+        for row in (ours, theirs)
+    )
+    assert found("a", "b") == half_interval("accuracy", first, second) > 0
+    assert found("a", "c") == half_interval("accuracy", {1: first[1]}, {1: first[1]}) == 0
+
+
+def test_a_row_that_lacks_predictions_has_no_bootstrap_and_decides_nothing():
+    whole, part = [scored(1, 6), scored(2, 8)], [scored(1, 5), scored(2, 5)]
+    part[1]["found"]["predictions"] = None
+    assert set(predictions_of(whole)) == {1, 2} and predictions_of(part) == {}
+    study, claim = SimpleNamespace(start="", best=None), SimpleNamespace(bootstrap=True)
+    assert doubts_of(study, claim, {"a": whole, "b": part}) == {NO_PREDICTIONS: ["b"], EDGE: []}
+    assert noise_of(claim, {"a": whole, "b": part}, {})("a", "b") == 0
+
+
 def test_a_tie_by_quantisation_is_called_one():
     assert "tie" in verdict(RATIO, {"a": [0.5] * 3, "b": [0.5] * 3}).effect
 
@@ -213,6 +247,13 @@ def test_differences_that_cancel_are_zero_not_rounding():
         {1: 90.1, 2: 90.3, 3: 90.2}, {1: 90.3, 2: 90.2, 3: 90.1}, Bound("at_least", 1), ratio=False
     )
     assert found.effect.startswith("difference 0 (95 % interval")
+
+
+def test_what_counts_as_rounding_follows_the_size_of_the_figures():
+    large = {1: 90.1e9, 2: 90.3e9, 3: 90.2e9}, {1: 90.3e9, 2: 90.2e9, 3: 90.1e9}
+    small = {1: 3e-15, 2: 4e-15, 3: 3e-15}, {1: 2e-15, 2: 3e-15, 3: 2e-15}
+    found = [judge_pair(*rows, Bound("at_least", 1), ratio=False).effect for rows in (large, small)]
+    assert found[0].startswith("difference 0 (") and found[1].startswith("difference 1e-15 (")
 
 
 @pytest.mark.parametrize(
@@ -286,6 +327,7 @@ def test_an_order_that_changes_with_the_seed_is_undecided():
     values["a"], values["e"] = [0, 0, 4], [4, 4, 0]
     found = verdict({"rank": "loss", "at_least": 0.8}, values, paper=paper)
     assert found.outcome == UNDECIDED and "-0.60 to 1.00" in found.effect
+    assert verdict({"rank": "loss", "at_least": 1}, values, paper=paper).outcome == UNDECIDED  # its largest
 
 
 def test_rank_correlation_shares_the_places_of_ties():
@@ -327,6 +369,12 @@ def test_an_accuracy_must_leave_the_noise_of_the_smallest_test_set(examples, sta
     records = [{"found": {"accuracy": 59.8, "n": number}} for number in examples]
     baseline = Baseline("guessing", {"accuracy": 50.0}, {"accuracy": 2.0}, parse_expression("n", "test"))
     assert at_baseline({("a",): records}, [baseline]) == (["a"] if stands else [])
+
+
+def test_the_noise_of_an_accuracy_by_hand():
+    """1.96 standard errors: of 20 % of 100 examples 4 points, which are the same of 80 %."""
+    assert accuracy_noise(20.0, 100) == accuracy_noise(80.0, 100) == pytest.approx(1.96 * 4.0)
+    assert accuracy_noise(100.0, 100) == accuracy_noise(0.0, 100) == 0
 
 
 @pytest.mark.parametrize(

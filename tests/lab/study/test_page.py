@@ -113,6 +113,26 @@ def test_a_table_across_an_axis(study_with):
     ]
 
 
+def test_an_average_is_of_the_usual_choices_alone(study_with):
+    """A choice on request has a column of its own, and so has one that the study no longer has."""
+    axes = {"preset": {"tiny": {}, "small": {}, "huge": {"on_request": True}}, "method": METHODS}
+    columns = [["loss", "loss_nats", ".2f"]]
+    table = {"rows": ["method", "preset"], "across": "preset", "average": "mean", "columns": columns}
+    study = study_with(axes=axes, table=table, claims=[], baseline=None)
+    losses = {("elu", "tiny"): 1.0, ("elu", "small"): 2.0, ("elu", "huge"): 9.0, ("elu", "gone"): 9.0}
+    losses |= {("softmax", "tiny"): 2.0, ("softmax", "small"): 3.0}
+    records = [
+        record_of({"preset": preset, "method": method, "seed": 1}, {"loss_nats": loss})
+        for (method, preset), loss in losses.items()
+    ]
+    header, _, *rows = write_table(study.tables[0], records, []).splitlines()[2:]
+    assert header == "|  | tiny | small | huge | gone | mean |"
+    assert rows == [
+        "| softmax | 2.00 | 3.00 | – | – | 2.50 |",
+        "| 1+elu | 1.00 | 2.00 | 9.00 | 9.00 | 1.50 |",
+    ]
+
+
 def test_the_whole_page(study_file, tmp_path):
     study, out = read_study(study_file), tmp_path / "out"
     written(study, out)

@@ -69,6 +69,30 @@ def test_tuning_goes_on_until_the_best_lies_inside(study_with, tmp_path, losses,
 
 
 @pytest.mark.parametrize(
+    ("values", "losses", "further"),
+    [
+        ([2, 10], [1.0, 2.0], "1"),  # by number: as text 10 comes before 2
+        ([0.02], [math.nan], "0.01"),  # the only value has diverged: half of it
+        ([0.02], [1.0], "0.04"),
+    ],
+)
+def test_which_value_tuning_tries_next(study_with, tmp_path, values, losses, further):
+    tune = {"axis": "lr", "values": values, "updates": 3, "bracket": True}
+    [cell] = cells(study_with(tune=tune), {"method": ["elu"]}, out=tmp_path / "out")
+    assert tuned(cell, [[[1, loss]] for loss in losses]) is None
+    assert [one.tuning for one in tuning_cells(cell)] == [*map(str, values), further]
+
+
+def test_all_seeds_have_the_value_that_the_first_one_has_chosen(study_with, tmp_path):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3}, seeds=3)
+    first, *others = cells(study, {"method": ["elu"]}, 3, out=tmp_path / "out")
+    for cell in (first, *others):
+        assert [run.seed for run in tuning_cells(cell)] == [first.seed] * 2
+    assert tuned(first, ([[1, 2.0]], [[1, 1.0]])) == "2"
+    assert [(cell.seed, cell.chosen) for cell in with_chosen(others)] == [(2, "2"), (3, "2")]
+
+
+@pytest.mark.parametrize(
     ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
 )
 def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
@@ -105,6 +129,9 @@ def test_values_tried_since_a_record_was_made_count(study_with, tmp_path):
     [record] = with_all_tried(all_records(tmp_path, study))
     assert record["tuned"] == {**before, "tried": {"1": 2.0, "2": 1.0, "4": 3.0}}
     assert tried(replace(cell, chosen="2")) == {**record["tuned"], "updates": 3}
+    assert tuned(cell, ([[1, 2.5]], [[1, 1.0]], [[1, 3.0]])) == "2"  # the first one, made again
+    [record] = with_all_tried(all_records(tmp_path, study))
+    assert record["tuned"]["tried"] == {"1": 2.5, "2": 1.0, "4": 3.0}
 
 
 def test_status_of_a_cell_whose_study_tries_another_value(study_with, tmp_path, capsys):
