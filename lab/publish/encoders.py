@@ -49,7 +49,7 @@ def average_tables(section: RecordGroup) -> list[str]:
     return [markdown_table(header, rows), note]
 
 
-def draw_curves(section: RecordGroup, source: str, path: Path) -> None:
+def draw_training(section: RecordGroup, source: str, path: Path) -> None:
     """Training loss of the first seed against updates, one panel per family of methods."""
     shown, curves = of_first_seed(section.records), {}
     for name, points in curves_of(section).items():
@@ -265,5 +265,5 @@ def column_title(task: str, split: str) -> str:
 
 EXTRAS = {
     "glue": Extras(task_tables),
-    "masked_lm": Extras(average_tables, {"curves": draw_curves}, {"curves": curves_of}),
+    "masked_lm": Extras(average_tables, {"curves": draw_training}, {"curves": curves_of}),
 }

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lab.files import MARK
-from lab.publish.plots import Panel, draw_curves
+from lab.publish.plots import Panel, figure_of_panels
 
 HERE = Path(__file__).parent
 GENERATOR = "scripts/report.sh"  # identifies a page of ours
@@ -117,7 +117,7 @@ def svg_of(panels: Sequence[Panel]) -> EmbeddedPicture:
 def _panel(panel: Panel) -> Markup:
     """A panel as its own SVG, so that a narrow page can show panels below each other."""
     with matplotlib.rc_context(SETTINGS):
-        figure = draw_curves([panel], 1, log=False, markers=False)
+        figure = figure_of_panels([panel], 1, log=False, markers=False)
         figure.tight_layout()
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True, bbox_inches="tight", metadata=NO_DATE)

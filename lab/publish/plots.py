@@ -112,14 +112,14 @@ def plot_curves(
     columns = min(columns or SIDE_BY_SIDE, SIDE_BY_SIDE, len(panels))
     if log:
         panels = [(*texts, _positive(curves)) for *texts, curves in panels]
-    figure = draw_curves(panels, columns, log, markers)
+    figure = figure_of_panels(panels, columns, log, markers)
     if doublings:
         for axis, (*_, curves) in zip(figure.axes, panels, strict=True):
             _double_along(axis, curves)
     save_figure(figure, path, asks, note, source)
 
 
-def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
+def figure_of_panels(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
     """The panels of `plot_curves`, which explains the arguments, as a figure of matplotlib's."""
     rows = math.ceil(len(panels) / columns)
     size = ((5.2 if columns > 1 else 7) * columns, 4.6 * rows)

@@ -17,7 +17,7 @@ from lab.publish.plots import (
     PALEST,
     Curve,
     Point,
-    draw_curves,
+    figure_of_panels,
     label_ends,
     label_points,
     plot_curves,
@@ -106,7 +106,7 @@ def test_panels_of_one_unit_share_the_range_of_their_axes(log):
     series = [[1.0, 2.0], [1.0, 50.0], [1.0, 900.0]]
     curves = [Curve("a", "k", [1, 2], values) for values in series]
     panels = [(f"{i}", "x", unit, [one]) for i, (unit, one) in enumerate(zip("aab", curves, strict=True))]
-    axes = draw_curves(panels, 2, log=log, markers=False).axes
+    axes = figure_of_panels(panels, 2, log=log, markers=False).axes
     assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
     assert axes[2].get_position().width > 2 * axes[0].get_position().width  # it fills its row
     plt.close()
