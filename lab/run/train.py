@@ -106,7 +106,7 @@ def take_up(
         advice = f"move it away, or choose another {folder.option}" if folder.command else ADVICE
         keep_data_record([data], path, start is not None, "data" in allowed, advice)
         if failed_start and not folder.command:
-            move_aside(path, logged_by_a_start(path), "the earlier start saved nothing; ")
+            move_aside(path, logged_by_a_start(path), "the earlier training has left no checkpoint; ")
         keep_vocabulary(data, path, failed_start, folder.option)
     return start
 

@@ -146,7 +146,7 @@ def test_a_start_appends_to_no_log_of_one_that_saved_nothing(corpus, tmp_path, c
     aside = tmp_path / "earlier-1"
     assert (
         capsys.readouterr().out
-        == f"the earlier start saved nothing; moved to {aside}: train.log, tensorboard\n"
+        == f"the earlier training has left no checkpoint; moved to {aside}: train.log, tensorboard\n"
     )
     for path in (log, curves):
         assert not path.exists()
