@@ -51,7 +51,7 @@ from lab.study.pictures import picture_paths
 from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Best, Record, Study, numbers
-from lab.study.shown import check_one_setting
+from lab.study.shown import check_one_setting, present_records
 from lab.study.table import figure_of
 from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
 
@@ -486,14 +486,15 @@ def refusal(cell: Cell) -> str:
 def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
     """Where all cells are finished, print where the best run's weights are, and remove all others.
 
-    The runs of earlier commands count, too. With `keep: all` all weights stay.
+    The runs of earlier commands count, too. Those of earlier settings do not, and their weights stay. With
+    `keep: all` all weights stay.
     """
     study, out = cells[0].study, cells[0].plan.out
-    measured = grouped(read_records(out, study), lambda record: other_choices(record["cell"], best.axis))
+    measured = grouped(present_records(study, out), lambda record: other_choices(record["cell"], best.axis))
     for choices, group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).items():
         records = [record for cell in group if not refusal(cell) and (record := cell.record())]
         if len([*numbers(best.figure, records)]) == len(group):
-            keep_best_of(best, measured[choices], study, out)
+            keep_best_of(best, measured.get(choices, []), study, out)
 
 
 def keep_best_of(best: Best, records: Iterable[Record], study: Study, out: Path) -> None:

@@ -22,6 +22,12 @@ def shown_records(study: Study, out: Path) -> list[Record]:
     return best_records(study.best, records)
 
 
+def present_records(study: Study, out: Path) -> list[Record]:
+    """The records in `out` with the study's present settings, without runs of tuning."""
+    records = without_outdated(study, with_all_tried(all_records(out, study)))
+    return [record for record in records if OLDER not in record]
+
+
 def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
     """The records with the study's present settings; older ones only where a row has no present record.
 
