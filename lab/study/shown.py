@@ -10,7 +10,7 @@ from lab.files import FINGERPRINT, fingerprint, shown_path
 from lab.publish.tables import grouped, seed_of
 from lab.store import record_path
 from lab.study.cells import Cell, Plan
-from lab.study.records import OLDER, all_records, best_records, other_choices, settings_mark
+from lab.study.records import OLDER, all_records, best_records, other_choices, present, settings_mark
 from lab.study.schema import GIVEN, Record, Study
 from lab.study.tuning import is_tuned_as_now, with_all_tried
 
@@ -24,8 +24,7 @@ def shown_records(study: Study, out: Path) -> list[Record]:
 
 def present_records(study: Study, out: Path) -> list[Record]:
     """The records in `out` with the study's present settings, without runs of tuning."""
-    records = without_outdated(study, with_all_tried(all_records(out, study)))
-    return [record for record in records if OLDER not in record]
+    return present(without_outdated(study, with_all_tried(all_records(out, study))))
 
 
 def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:

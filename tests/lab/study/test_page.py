@@ -472,6 +472,20 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
 
 
+def test_notes_are_those_of_the_present_settings(study_with):
+    """Of the earlier ones where no row has others."""
+    study = study_with(
+        claims=[], notes="{{settings.model.layers}} layers, {{updates}} updates, {{over_seeds}}."
+    )
+    older, now = (
+        {**made_up(method, seed), "settings": {"model": {"layers": layers}}}
+        for method, seed, layers in (("softmax", 1, 1), ("elu", 2, 6))
+    )
+    older = {**older, "older": True, "training": {"updates": 9, "seconds": 1.0, "curves": {}}}
+    assert "\n\n6 layers, 4 updates, seed 2." in write_page(study, [older, now])
+    assert "\n\n1 layers, 9 updates, seed 1." in write_page(study, [older])
+
+
 def tuned_record(seed, chosen, values):
     tuned = {"setting": "lr", "by": "valid_loss", "chosen": chosen, "tried": dict.fromkeys(values, 1.0)}
     return {**made_up("elu", seed, loss_nats=0.1 * seed), "tuned": tuned}
