@@ -113,6 +113,48 @@ def test_a_table_across_an_axis(study_with):
     ]
 
 
+def test_an_average_across_an_axis_has_no_figure_of_earlier_settings(study_with):
+    table = {
+        "rows": ["method", "preset"],
+        "across": "preset",
+        "average": "mean",
+        "columns": [["loss", "loss_nats", ".2f"]],
+    }
+    baseline = {"name": "guessing", "found": {"loss_nats": "examples"}}
+    axes = {"preset": ["tiny", "small"], "method": METHODS}
+    study = study_with(axes=axes, table=table, claims=[], baseline=baseline)
+    records = [
+        record_of(
+            {"preset": preset, "method": method, "seed": 1}, {"loss_nats": 1.0, "examples": level}, **older
+        )
+        for method, preset, level, older in (
+            ("softmax", "tiny", 9, {"older": True}),
+            ("softmax", "small", 8, {}),
+            ("elu", "tiny", 2, {}),
+            ("elu", "small", 3, {}),
+        )
+    ]
+    assert write_table(study.tables[0], records, study.baselines).splitlines()[4:] == [
+        "| softmax | 1.00 | 1.00 | – |",
+        "| 1+elu | 1.00 | 1.00 | 1.00 |",
+        "| guessing | 2.00 | 8.00 | – |",
+    ]
+
+
+def test_a_rank_correlation_and_a_baseline_count_no_earlier_settings(study_file):
+    study = read_study(study_file)
+    names = ("softmax", "elu", "norm-t1", "norm-t2", "lln", "performer")
+    rows = {name: {"loss": str(place)} for place, name in enumerate(names)}
+    paper = PaperColumn("a_01", ("method",), rows, {"": "loss"}, "", "paper")
+    records = [made_up(name, 1, loss_nats=float(place), level=5) for place, name in enumerate(names)]
+    records[0] = {**made_up("softmax", 1, loss_nats=9.0, level=7), "older": True}
+    spec = replace(study.tables[0], papers=(paper,))
+    baseline = replace(study.baselines[0], found={"loss_nats": "level"}, margin={})
+    lines = write_table(spec, records, [baseline]).splitlines()
+    assert lines[-1] == "Rank correlation with the paper's column (Spearman, 5 rows): 1.00."
+    assert lines[-3].startswith("| guessing | 5.0000 |")
+
+
 def test_the_whole_page(study_file, tmp_path):
     study, out = read_study(study_file), tmp_path / "out"
     written(study, out)
