@@ -51,7 +51,7 @@ from lab.study.pictures import picture_paths
 from lab.study.records import other_choices, read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
 from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Best, Record, Study, numbers
-from lab.study.shown import check_one_setting, present_records
+from lab.study.shown import check_future, present_records
 from lab.study.table import figure_of
 from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
 
@@ -316,9 +316,9 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(cells)
     with locked(cells) as held:
-        future = {"flags": cells[0].plan.flags, **cells[0].start_mark()}
-        check_one_setting(study, [*read_records(out, study), future], out)
+        check_future(cells)
         prepare_data(cells, source)
+        check_future(cells)
         check_starts(cell for cell in all_runs(cells) if not (refusal(cell) or cell.record()))
         failures: list[str] = []
         while not failures:

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from lab.commands.make_results import page_of, verdict_of
+from lab.data.prepared import identify
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, run_lock, write_json
 from lab.methods import LANGUAGE_MODELS, NAMED
@@ -22,7 +23,7 @@ from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
-from lab.study import records
+from lab.study import cli, records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
 from lab.study.groups import groups_of
@@ -755,6 +756,32 @@ def test_cells_of_other_data_share_no_page(study_with, tmp_path):
     check_one_setting(study, records[:1], tmp_path)
     with pytest.raises(UserError, match="cells of different data/elu"):
         check_one_setting(study, records, tmp_path)
+
+
+def test_data_that_have_changed_since_earlier_records_are_refused_before_a_training(
+    study_with, tmp_path, monkeypatch
+):
+    study, data, out = study_with(data="data/{preset}"), tmp_path / "data" / "tiny", tmp_path / "out"
+    data.mkdir(parents=True)
+    (data / "train.idx").write_text("of earlier data")
+    elu, softmax = (
+        cells(study, {"method": [name]}, out=out, data=data.parent) for name in ("elu", "softmax")
+    )
+    write_record(elu[0], {**made_up("elu", 1, loss_nats=0.1), "data": identify(data)})
+    trained = []
+    monkeypatch.setattr(cli, "run_cells", lambda missing, *unused: trained.extend(missing) or [])
+    monkeypatch.setattr(cli, "prepare_data", lambda *unused: None)
+    cli.run_study(softmax)
+    assert trained == softmax
+    changed = (
+        r"out holds cells of other data/tiny than there are now, such as that of tiny/elu/seed1\.json; "
+        "choose another --out, or move the earlier records away"
+    )
+    monkeypatch.setattr(cli, "prepare_data", lambda *unused: (data / "train.idx").write_text("others"))
+    for _ in ("changed by the preparation", "changed before"):
+        with pytest.raises(UserError, match=changed):
+            cli.run_study(softmax)
+    assert trained == softmax
 
 
 def test_a_start_that_the_command_names_is_not_an_earlier_setting(study_with, tmp_path):
