@@ -809,6 +809,21 @@ def test_the_page_of_another_study_is_not_replaced(study_file, study_with, tmp_p
     assert (out / "README.md").read_text() == page
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_the_page_of_another_study_of_the_same_title_is_not_replaced(study_file, tmp_path, is_stored):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+    if is_stored:
+        (out / STORE).touch()
+    publish(study, out)
+    check_out(cells(study, out=out))
+    with pytest.raises(UserError, match=r"is the page of the study tiny; choose another --out"):
+        check_out(cells(replace(study, name="other"), out=out))
+    for path in [*out.rglob("seed*.json"), out / STORE]:
+        path.unlink(missing_ok=True)
+    check_out(cells(replace(study, name="other"), out=out))
+
+
 def test_a_record_moved_meanwhile_says_nothing_of_the_page(study_file, study_with, tmp_path, monkeypatch):
     """Another process has just gathered it into the store."""
     study = read_study(study_file)
