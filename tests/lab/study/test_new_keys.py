@@ -6,7 +6,8 @@ import pytest
 
 from lab.errors import UserError
 from lab.study.cells import prune
-from lab.study.cli import keep_best_weights, prepare_data
+from lab.study.preparation import prepare_data
+from lab.study.weights import keep_best_weights
 from tests.lab.study.conftest import cells, record_of, write_record
 
 METHODS = {
