@@ -42,10 +42,11 @@ BESIDE_A_CHECKPOINT = (RUN_DATA, GLUE_TASK, LRA_RUN, *VOCABULARY_FILES)
 """What a checkpoint was trained on, and the numbers of its words."""
 LEFT_BY_A_RUN = (*OF_A_CHECKPOINT, "train*.log", "tensorboard", *BESIDE_A_CHECKPOINT)
 HALF = ".????????.checkpoint*.pt.tmp"
-LEFT_BY_A_START = (LOG, *BESIDE_A_CHECKPOINT, HALF, "tensorboard/**/events.out.tfevents.*")
+EVENTS = "tensorboard/**/events.out.tfevents.*"
+LEFT_BY_A_START = (LOG, *BESIDE_A_CHECKPOINT, HALF, EVENTS)
 """Files that a run writes before its first checkpoint, in its own folder."""
 ASIDE = re.compile(r"earlier-\d+")
-"""Names of the folders to which --fresh moves files."""
+"""Names of the folders to which --fresh, and a start after one that saved nothing, move files."""
 SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
 """Names that fairseq gives to checkpoints."""
 
@@ -156,7 +157,13 @@ def left_by_a_run(folder: Path, data: Path | None = None) -> list[Path]:
     return list(dict.fromkeys(path for path in found if path.name not in kept))  # some match two patterns
 
 
-def move_aside(folder: Path, left: Sequence[Path]) -> None:
+def logged_by_a_start(folder: Path) -> list[Path]:
+    """Log and curves in `folder`, to which its next training would append."""
+    curves = [folder / "tensorboard"] if any(folder.glob(EVENTS)) else []
+    return [path for path in (folder / LOG, *curves) if path.exists()]
+
+
+def move_aside(folder: Path, left: Sequence[Path], why: str = "") -> None:
     """Move the files `left` in `folder` to a new folder inside it, and say so; nothing is deleted."""
     if not left:
         return
@@ -166,9 +173,9 @@ def move_aside(folder: Path, left: Sequence[Path]) -> None:
     aside.mkdir()
     for path in left:
         path.rename(aside / path.name)
-    print(f"moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
+    print(f"{why}moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
 
 
 def is_aside(path: Path, folder: Path) -> bool:
-    """Whether --fresh has moved `path`, which lies in `folder`, aside."""
+    """Whether `path`, which lies in `folder`, was moved aside there."""
     return any(ASIDE.fullmatch(part) for part in path.relative_to(folder).parts)

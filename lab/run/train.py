@@ -25,6 +25,7 @@ from lab.run.folder import (
     check_vocabulary,
     keep_vocabulary,
     left_by_a_run,
+    logged_by_a_start,
     move_aside,
 )
 from lab.run.plan import RunPlan
@@ -86,8 +87,10 @@ def take_up(
     """The checkpoint that the run of a folder resumes from, None for a start at update 1.
 
     `data` are prepared (None for a task that draws its own), `read` is fairseq's configuration. `fresh` moves
-    aside what another run has left. UserError if a run with other settings, another dictionary or other data
-    has begun there, but for the settings that are `allowed` to differ.
+    aside what another run has left; log and curves of a start that saved nothing are moved aside in any case,
+    except in the folder of a study's cell, which `RunFolder.begin` has cleared. UserError if a run with other
+    settings, another dictionary or other data has begun there, but for the settings that are `allowed` to
+    differ.
     """
     path = folder.path
     if fresh:
@@ -102,6 +105,8 @@ def take_up(
         check_output(path / RUN_DATA, DATA_RECORD, option=folder.option)
         advice = f"move it away, or choose another {folder.option}" if folder.command else ADVICE
         keep_data_record([data], path, start is not None, "data" in allowed, advice)
+        if failed_start and not folder.command:
+            move_aside(path, logged_by_a_start(path), "the earlier training has left no checkpoint; ")
         keep_vocabulary(data, path, failed_start, folder.option)
     return start
 

@@ -17,7 +17,7 @@ from lab.publish.tables import either, over_seeds
 from lab.run.recipe import given_settings
 from lab.store import record_path
 from lab.study.groups import groups_of
-from lab.study.records import OLDER
+from lab.study.records import present
 from lab.study.schema import Record, Study, not_measured, numbers, parse_expression
 from lab.study.table import verdicts
 
@@ -119,7 +119,7 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
 
     The answer is filled in like notes; until all of its rows are measured, a sentence replaces it.
     """
-    known = Answer(study, [record for record in records if OLDER not in record])
+    known = Answer(study, present(records))
     names = ("median", "highest", "change", "points", "ranked", "verdict")
     words = {name: getattr(known, name) for name in names}
     try:
@@ -136,8 +136,10 @@ def write_answer(study: Study, records: Sequence[Record]) -> str:
 def write_notes(study: Study, records: Sequence[Record]) -> str:
     """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax.
 
-    Since the YAML may be somebody else's, notes see only copies of strings, numbers, lists and mappings.
+    Records of earlier settings count only where there are no others. Since the YAML may be somebody else's,
+    notes see only copies of strings, numbers, lists and mappings.
     """
+    records = present(records) or records
     first = records[0]
     known = {
         "cell": first["cell"],

@@ -11,11 +11,8 @@ pictures. Run it again to resume, even after a kill: it skips finished cells.
   scripts/study.sh copy -- --max-update 500        flags of fairseq-train, for every cell
 """
 
-import os
 import shlex
 import statistics
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,17 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from conventions import LOCK
-from lab.children import PARENT
 from lab.console import Parser, count, names, number_of, split_flags
-from lab.data.prepared import identify
 from lab.errors import UserError, suggestion
-from lab.files import MARK, RESULTS, ROOT, check_output_folder, fingerprint, made_folder, run_lock, shown_path
-from lab.provenance import portable_command
-from lab.publish.tables import grouped
-from lab.run.folder import RunFolder
+from lab.files import MARK, RESULTS, check_output_folder, fingerprint, made_folder, run_lock, shown_path
 from lab.run.log import run_figures
 from lab.run.process import import_quickly
-from lab.store import record_path
 from lab.study.cells import (
     Cell,
     Plan,
@@ -48,16 +39,16 @@ from lab.study.declaration import our_studies, read_study
 from lab.study.groups import group_of
 from lab.study.page import PAGE, check_replaceable, publish
 from lab.study.pictures import picture_paths
-from lab.study.records import other_choices, read_records
+from lab.study.preparation import prepare_data
+from lab.study.records import read_records
 from lab.study.schedule import gpus, parallel_jobs, run_cells
-from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Best, Record, Study, numbers
-from lab.study.shown import check_one_setting
+from lab.study.schema import COUNT, GIVEN, RUNS, STUDIES, Axis, Record, Study
+from lab.study.shown import check_future
 from lab.study.table import figure_of
-from lab.study.tuning import all_runs, runs_of_tuning, score_of, with_chosen, without_score
+from lab.study.tuning import all_runs, refusal, runs_of_tuning, score_of, with_chosen, without_score
+from lab.study.weights import keep_best_weights
 
 COMMAND = "scripts/study.sh"
-SOURCE = "{source}"
-"""Stands for --source in the words of a `prepare`."""
 SECONDS_TO_END = 5  # for the workers of a killed command, which keep its locks until they end
 
 
@@ -316,9 +307,9 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(cells)
     with locked(cells) as held:
-        future = {"flags": cells[0].plan.flags, **cells[0].start_mark()}
-        check_one_setting(study, [*read_records(out, study), future], out)
+        check_future(cells)
         prepare_data(cells, source)
+        check_future(cells)
         check_starts(cell for cell in all_runs(cells) if not (refusal(cell) or cell.record()))
         failures: list[str] = []
         while not failures:
@@ -371,69 +362,6 @@ def check_starts(cells: Iterable[Cell]) -> None:
             raise UserError(f"the training in {shown_path(run.folder)} has not finished; {first}")
 
 
-def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
-    """Check the data of the cells; missing ones are prepared from `source`, or by download.
-
-    The raw data are named by `--from`, or where the study writes {source}; a script that finds its data
-    prepared checks that they are of this source. Raises UserError for missing data that the study does not
-    know how to prepare, and for a `source` that no script reads.
-    """
-    folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
-    if not folders and (source or cells[0].plan.data):
-        raise UserError(f"{cells[0].study.name} draws its own data; leave --data and --source out")
-    wanted = folders if source else [folder for folder in folders if not folder.is_dir()]
-    scripts = {} if cells[0].plan.data else cells[0].study.prepare
-    scripts = {name: words for name, words in scripts.items() if (ROOT / name in wanted if name else wanted)}
-    if source and not scripts:
-        raise UserError(
-            f"--source names raw data, but no script makes {shown_path(folders[0])} of them; leave it out"
-        )
-    for name, (script, *words) in scripts.items():
-        run_script(script, *with_source(script, words, source, ROOT / name if name else wanted[0]))
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(
-                f"no data folder {shown_path(folder)}; prepare it with a script of data-prep/, or name "
-                "another with --data"
-            )
-        identify(folder)
-
-
-def with_source(script: str, words: Sequence[str], source: Path | None, missing: Path) -> list[str]:
-    """The arguments of a script with the user's `source`: after --from, or where they say SOURCE."""
-    origin = [str(source.absolute())] if source else []
-    if SOURCE not in words:
-        return [*words, *(["--from", *origin] if origin else [])]
-    if not origin:
-        raise UserError(
-            f"no data folder {shown_path(missing)}; name the raw data with --source, from which "
-            f"data-prep/{script} prepares them"
-        )
-    return [origin[0] if word == SOURCE else word for word in words]
-
-
-def run_script(script: str, *arguments: str | Path) -> None:
-    """Run a script of data-prep/ by this Python; UserError, in its own words, if it fails.
-
-    It ends with this process.
-    """
-    words = [f"data-prep/{script}", *map(str, arguments)]
-    command, ours = [sys.executable, "-m", "lab", *words], {**os.environ, PARENT: str(os.getpid())}
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
-    *others, last = done.stderr.splitlines(keepends=True) or [""]
-    if done.returncode == 0 or not last.startswith("error: "):
-        sys.stderr.write(done.stderr)
-    if done.returncode == 0:
-        return
-    if not last.startswith("error: "):
-        raise UserError("the data could not be prepared (see the reason above)")
-    sys.stderr.writelines(others)
-    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
-    if "--" in advice:  # an option of the script's, which the command that runs it may lack
-        advice = f"prepare the data with {portable_command(words)}, see its --help"
-    raise UserError(f"{wrong}{semicolon}{advice}")
-
-
 @contextmanager
 def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
     """Keep other commands out of the folders of the cells' choices of the first axis; gives the descriptors.
@@ -470,46 +398,3 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     done = len(cells) - len(missing) - len(refused)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
     return [*refused, *run_cells(missing, jobs, held, describe)]
-
-
-def refusal(cell: Cell) -> str:
-    """Why a record cannot be that of the value which tuning has chosen for the cell; empty if it can."""
-    if cell.chosen is None:
-        return ""
-    try:
-        cell.record()
-    except UserError as error:
-        return f"its {cell.tuned_axis} is {cell.chosen} now; {error}"
-    return ""
-
-
-def keep_best_weights(best: Best, cells: Sequence[Cell]) -> None:
-    """Where all cells are finished, print where the best run's weights are, and remove all others.
-
-    The runs of earlier commands count, too. With `keep: all` all weights stay.
-    """
-    study, out = cells[0].study, cells[0].plan.out
-    measured = grouped(read_records(out, study), lambda record: other_choices(record["cell"], best.axis))
-    for choices, group in grouped(cells, lambda cell: other_choices(cell.values, best.axis)).items():
-        records = [record for cell in group if not refusal(cell) and (record := cell.record())]
-        if len([*numbers(best.figure, records)]) == len(group):
-            keep_best_of(best, measured[choices], study, out)
-
-
-def keep_best_of(best: Best, records: Iterable[Record], study: Study, out: Path) -> None:
-    """Keep the weights of the best of these runs that has any, and say where if no other run was better."""
-    scores = {
-        out / record_path(record).with_suffix(""): best.order(value)
-        for record in records
-        if (value := best.figure(record)) is not None
-    }
-    runs = [run for folder in scores if (run := RunFolder(folder)).is_begun]
-    if not runs:
-        return
-    chosen = max(runs, key=lambda run: scores[run.path])
-    for run in runs:
-        if study.keep != "all" and run != chosen:
-            run.keep_only(None)
-    if scores[chosen.path] == max(scores.values()):
-        name = ", ".join(chosen.path.relative_to(out).parts)
-        print(f"{name}: best weights in {shown_path(chosen.path)}")

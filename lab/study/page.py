@@ -174,7 +174,10 @@ def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
     """UserError where the page of another study, or a file that was not generated, would be replaced."""
     for path in paths:
         if path.name == PAGE and (other := other_study(study, path)):
-            raise UserError(f"{path} is the page of the study {other}; choose another --out")
+            raise UserError(
+                f"{path} is the page of the study {other}; choose another --out, or if {other}.yaml was "
+                "renamed, give it that name again"
+            )
         if os.path.lexists(path) and not is_generated(path):
             raise UserError(
                 f"{path} was not written by scripts/study.sh, which needs that name; move it "
@@ -183,10 +186,14 @@ def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
 
 
 def other_study(study: Study, page: Path) -> str | None:
-    """The study that a page with another title is about, by the records beside it; None if it is this one."""
-    if not is_generated(page) or f"\n# {study.about}\n" in page.read_text(encoding="utf-8"):
+    """The study that a page is about, by the records beside it; None if it is this one, or no record says.
+
+    Where there are records of both, the title decides.
+    """
+    if not is_generated(page):
         return None
     loose = [record for _, record in read_files(page.parent)]
     records = [*loose, *stored(page.parent).values()]
-    names = {named_study(record) for record in records} - {None, study.name}
-    return min(names, default=None)
+    names = {named_study(record) for record in records} - {None}
+    titled = f"\n# {study.about}\n" in page.read_text(encoding="utf-8")
+    return None if titled and study.name in names else min(names - {study.name}, default=None)

@@ -96,6 +96,11 @@ def gather(folder: Path, study: Study, check: bool) -> list[Path]:
     return list(loose)
 
 
+def present(records: Sequence[Record]) -> list[Record]:
+    """The records of the study's present settings."""
+    return [record for record in records if OLDER not in record]
+
+
 def named_study(record: Any) -> str | None:
     """The study that the content of a file names; None if it names none."""
     name = record.get("study") if isinstance(record, dict) else None

@@ -3,23 +3,34 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from lab.data.prepared import same_data
+from lab.data.prepared import identify, same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, shown_path
 from lab.publish.tables import grouped, seed_of
 from lab.store import record_path
 from lab.study.cells import Cell, Plan
-from lab.study.records import OLDER, all_records, best_records, other_choices, settings_mark
+from lab.study.records import OLDER, all_records, best_records, other_choices, present, settings_mark
 from lab.study.schema import GIVEN, Record, Study
 from lab.study.tuning import is_tuned_as_now, with_all_tried
 
 
 def shown_records(study: Study, out: Path) -> list[Record]:
     """The records in `out` from which tables and verdicts are made; with `best`, only the best choice's."""
-    records = without_outdated(study, with_all_tried(all_records(out, study)))
+    records = kept_records(study, out)
     check_one_setting(study, records, out)
     return best_records(study.best, records)
+
+
+def present_records(study: Study, out: Path) -> list[Record]:
+    """The records in `out` with the study's present settings, without runs of tuning."""
+    return present(kept_records(study, out))
+
+
+def kept_records(study: Study, out: Path) -> list[Record]:
+    """The records in `out` that `without_outdated` leaves, without runs of tuning."""
+    return without_outdated(study, with_all_tried(all_records(out, study)))
 
 
 def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
@@ -72,11 +83,26 @@ def data_name(study: Study, record: Record) -> str:
     return str((record["settings"].get("task") or {}).get("data") or "")
 
 
+def check_future(cells: Sequence[Cell]) -> None:
+    """UserError if no page could join the records that these cells will write with those in their folder."""
+    study, out = cells[0].study, cells[0].plan.out
+    check_one_setting(study, [*kept_records(study, out), *map(future_record, cells)], out)
+
+
+def future_record(cell: Cell) -> dict[str, Any]:
+    """What is known of a cell's record beforehand: settings and data only where the data are prepared."""
+    known = {"cell": cell.key, "flags": cell.plan.flags, **cell.start_mark()}
+    folder = cell.data_folder()
+    if folder is None or not folder.is_dir():
+        return known
+    return {**known, "settings": cell.experiment.settings, "data": identify(folder)}
+
+
 def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> None:
     """UserError for records that no table can join.
 
     Those have other flags of the user, started from other checkpoints that he named, or have other data of
-    one name. Only flags and start of a future record are known.
+    one name. Future records come last.
     """
     started = [one["start"] for one in records if "start" in one]
     if len({"" if "seed" in one else one["fingerprint"] for one in started}) > 1:
@@ -88,10 +114,16 @@ def check_one_setting(study: Study, records: Sequence[Record], out: Path) -> Non
             f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
         )
     measured = [record for record in records if "settings" in record]
-    for name, group in grouped(measured, partial(data_name, study)).items():
-        if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
-            other = next(one for one in group if not same_data(one["data"], group[0]["data"]))
+    for name, (first, *others) in grouped(measured, partial(data_name, study)).items():
+        other = next((one for one in others if not same_data(one["data"], first["data"])), None)
+        if not name or other is None:
+            continue
+        if "found" in other:
             raise UserError(
                 f"{shown_path(out)} holds cells of different {name}, such as that of {record_path(other)}; "
                 "give each its own --out"
             )
+        raise UserError(
+            f"{shown_path(out)} holds cells of other {name} than there are now, such as that of "
+            f"{record_path(first)}; choose another --out, or move the earlier records away"
+        )

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lab.publish.tables import by_seed, markdown_table, seed_of, spread
 from lab.resampling import Predictions, half_interval
-from lab.study.records import OLDER
+from lab.study.records import OLDER, present
 from lab.study.schema import (
     COUNT,
     Baseline,
@@ -78,8 +78,11 @@ def write_table(spec: TableSpec, records: Sequence[Record], baselines: Sequence[
 
 
 def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
-    """A column for each figure and the paper's, and the rank correlation with it."""
-    rows = spec.rows_of(records)
+    """A column for each figure and the paper's, and the rank correlation with it.
+
+    Baselines and the correlation are told from records of the present settings.
+    """
+    rows, now = spec.rows_of(records), spec.rows_of(present(records))
     learned_nothing = at_baseline(rows, baselines)
     header = ["", *(column.title for column in spec.columns), *([spec.paper.title] if spec.paper else [])]
     lines = []
@@ -89,11 +92,11 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
         mark = "\\*" if row_name(key) in learned_nothing else ""
         lines.append([spec.label(key) + mark, *cells, *theirs, str(len(group))])
     for baseline in baselines:
-        pseudo = baseline.as_record(next(iter(rows.values()))[0])
+        pseudo = baseline.as_record(next(iter((now or rows).values()))[0])
         cells = [figure_of(column, [pseudo]) if column.form != COUNT else NONE for column in spec.columns]
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
-    order = correlation(spec, {key: rows[key] for key in rows if row_name(key) not in learned_nothing})
+    order = correlation(spec, {key: now[key] for key in now if row_name(key) not in learned_nothing})
     mark = [note_of_star(rows, baselines)] if learned_nothing else []
     return [markdown_table([*header, "seeds"], lines), *mark, *order]
 
@@ -180,14 +183,24 @@ class AcrossTable:
         return marked if seeds == most else f"{marked} [{seeds} of {most} seeds]"
 
     def average(self, row: tuple[str, ...]) -> list[str]:
-        """The mean of the medians that the row shows; a dash if one is missing or at the baseline."""
+        """The mean of the medians that the row shows.
+
+        A dash if one is missing, at the baseline or of earlier settings.
+        """
         if not self.averaged:
             return []
         keys = [(*row, name) for name in self.averaged]
         if any(not self.values.get(key) or row_name(key) in self.learned_nothing for key in keys):
             return [NONE]
+        if any(OLDER in record for key in keys for record in self.cells[key]):
+            return [NONE]
         mean = statistics.fmean(statistics.median(self.values[key]) for key in keys)
         return [f"{mean:{self.spec.columns[0].form}}"]
+
+    def like(self, name: str) -> Record:
+        """A record of a column, of the present settings if it has any."""
+        found = [record for key, group in self.cells.items() if key[-1] == name for record in group]
+        return (present(found) or found)[0]
 
     def lines(self, baselines: Sequence[Baseline]) -> list[list[str]]:
         """Our rows, the baselines' and the papers'."""
@@ -201,8 +214,7 @@ class AcrossTable:
             ]
             for row, group in self.rows.items()
         ]
-        cells = self.cells.items()
-        first = [next(group[0] for key, group in cells if key[-1] == name) for name in self.names]
+        first = [self.like(name) for name in self.names]
         rest, no_average = [NONE] * len(others), [NONE] if self.averaged else []
         lines += [[*row, *no_average, *rest] for row in rows_of_baselines(figure, baselines, first)]
         lines += [[*row, *rest] for row in rows_of_papers(self.spec, self.names, bool(self.averaged))]
@@ -374,7 +386,7 @@ def share_a_start(records: Sequence[Record]) -> bool:
 
 def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
     """Every claim with its verdict on one group's records, without records of earlier settings."""
-    found, records = [], [record for record in records if OLDER not in record]
+    found, records = [], present(records)
     for claim in study.claims:
         if not kept_by(claim.only, records):
             continue

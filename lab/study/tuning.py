@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from lab.errors import UserError
 from lab.publish.tables import grouped
 from lab.store import Record, Tuned
 from lab.study.cells import Cell
@@ -83,6 +84,17 @@ def best_value(cell: Cell) -> str | None:
     if any(one.record() is None for one in runs) or not (scores := _scores(runs)):
         return None
     return _best_of(scores, cell.study.tune)
+
+
+def refusal(cell: Cell) -> str:
+    """Why a record cannot be that of the value which tuning has chosen for the cell; empty if it can."""
+    if cell.chosen is None:
+        return ""
+    try:
+        cell.record()
+    except UserError as error:
+        return f"its {cell.tuned_axis} is {cell.chosen} now; {error}"
+    return ""
 
 
 def without_score(cells: Iterable[Cell]) -> list[str]:

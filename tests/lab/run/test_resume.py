@@ -134,6 +134,36 @@ def test_fresh_leaves_the_dictionary_where_the_run_lies_beside_its_data(corpus, 
     assert [path.name for path in (tmp_path / "earlier-1").iterdir()] == ["checkpoint_last.pt"]
 
 
+def test_a_start_appends_to_no_log_of_one_that_saved_nothing(corpus, tmp_path, capsys):
+    log, curves = tmp_path / "train.log", tmp_path / "tensorboard" / "train" / "events.out.tfevents.1"
+    log.write_text("of other software\n")
+    assert take_up(RunFolder(tmp_path), corpus, None) is None
+    assert log.is_file() and not capsys.readouterr().out  # nothing had begun here
+    curves.parent.mkdir(parents=True)
+    for path in (log, curves):
+        path.write_text("of a training that was killed\n")
+    assert take_up(RunFolder(tmp_path), corpus, None) is None
+    aside = tmp_path / "earlier-1"
+    assert (
+        capsys.readouterr().out
+        == f"the earlier training has left no checkpoint; moved to {aside}: train.log, tensorboard\n"
+    )
+    for path in (log, curves):
+        assert not path.exists()
+        assert (aside / path.relative_to(tmp_path)).read_text() == "of a training that was killed\n"
+    assert take_up(RunFolder(tmp_path), corpus, None) is None
+    assert not (tmp_path / "earlier-2").exists()
+
+
+def test_a_run_that_resumes_goes_on_with_its_log(corpus, trained, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    monkeypatch.setattr("lab.run.train.check_same_run", lambda *unused: None)
+    before = (folder / "train.log").read_bytes()
+    assert take_up(RunFolder(folder), corpus, None) is not None
+    assert (folder / "train.log").read_bytes() == before and any(folder.glob("tensorboard/**/events*"))
+
+
 @pytest.mark.parametrize(("saved", "other"), [("best", "last"), ("last", "best")])
 def test_the_only_checkpoint_is_the_one_asked_for(saved, other, tmp_path):
     run = RunFolder(tmp_path)

@@ -22,9 +22,9 @@ from lab.run.checkpoint import load_encoder, read_dictionary, read_encoder
 from lab.run.log import log_entries
 from lab.run.recipe import option
 from lab.study.cells import Cell
-from lab.study.cli import keep_best_weights
 from lab.study.declaration import read_best, read_study
 from lab.study.records import best_records
+from lab.study.weights import keep_best_weights
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil

@@ -6,7 +6,8 @@ import pytest
 
 from lab.errors import UserError
 from lab.study.cells import prune
-from lab.study.cli import keep_best_weights, prepare_data
+from lab.study.preparation import prepare_data
+from lab.study.weights import keep_best_weights
 from tests.lab.study.conftest import cells, record_of, write_record
 
 METHODS = {
@@ -91,6 +92,20 @@ def test_what_is_kept_of_the_runs_that_are_not_the_best(own_cells, keep):
     keep_best_weights(found[0].study.best, found)
     left = [cell for cell in found if cell.run.is_begun]
     assert left == (found if keep == "all" else found[:1])
+
+
+@pytest.mark.parametrize("earlier", [0.0, 9.0], ids=["better", "worse"])
+def test_runs_of_earlier_settings_keep_their_weights_and_take_no_others(own_cells, earlier):
+    best = {"axis": "lr", "lowest": "loss_nats"}
+    asked = {"method": ["softmax"]}
+    before, *_ = own_cells(asked, best=best, settings={"dropout": 0.5})
+    now = [cell for cell in own_cells(asked, best=best, settings=None) if cell.seed != before.seed]
+    for cell, loss in ((before, earlier), (now[0], 2.0), (now[1], 1.0)):
+        write_record(cell, record_of(cell.key, {"loss_nats": loss}, **cell.measurement()))
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "checkpoint_last.pt").touch()
+    keep_best_weights(now[0].study.best, now)
+    assert [cell.run.is_begun for cell in (before, *now)] == [True, False, True]
 
 
 def test_a_start_without_the_axes_of_its_study(own_cells):

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from lab.commands.make_results import page_of, verdict_of
+from lab.data.prepared import identify
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, run_lock, write_json
 from lab.methods import LANGUAGE_MODELS, NAMED
@@ -22,7 +23,7 @@ from lab.publish.html import markdown_parts
 from lab.publish.plots import colors_of
 from lab.run.recipe import given_settings
 from lab.store import STORE
-from lab.study import records
+from lab.study import cli, records
 from lab.study.cli import check_out
 from lab.study.declaration import read_study, study_names
 from lab.study.groups import groups_of
@@ -131,6 +132,48 @@ def test_an_average_is_of_the_usual_choices_alone(study_with):
         "| softmax | 2.00 | 3.00 | – | – | 2.50 |",
         "| 1+elu | 1.00 | 2.00 | 9.00 | 9.00 | 1.50 |",
     ]
+
+
+def test_an_average_across_an_axis_has_no_figure_of_earlier_settings(study_with):
+    table = {
+        "rows": ["method", "preset"],
+        "across": "preset",
+        "average": "mean",
+        "columns": [["loss", "loss_nats", ".2f"]],
+    }
+    baseline = {"name": "guessing", "found": {"loss_nats": "examples"}}
+    axes = {"preset": ["tiny", "small"], "method": METHODS}
+    study = study_with(axes=axes, table=table, claims=[], baseline=baseline)
+    records = [
+        record_of(
+            {"preset": preset, "method": method, "seed": 1}, {"loss_nats": 1.0, "examples": level}, **older
+        )
+        for method, preset, level, older in (
+            ("softmax", "tiny", 9, {"older": True}),
+            ("softmax", "small", 8, {}),
+            ("elu", "tiny", 2, {}),
+            ("elu", "small", 3, {}),
+        )
+    ]
+    assert write_table(study.tables[0], records, study.baselines).splitlines()[4:] == [
+        "| softmax | 1.00 | 1.00 | – |",
+        "| 1+elu | 1.00 | 1.00 | 1.00 |",
+        "| guessing | 2.00 | 8.00 | – |",
+    ]
+
+
+def test_a_rank_correlation_and_a_baseline_count_no_earlier_settings(study_file):
+    study = read_study(study_file)
+    names = ("softmax", "elu", "norm-t1", "norm-t2", "lln", "performer")
+    rows = {name: {"loss": str(place)} for place, name in enumerate(names)}
+    paper = PaperColumn("a_01", ("method",), rows, {"": "loss"}, "", "paper")
+    records = [made_up(name, 1, loss_nats=float(place), level=5) for place, name in enumerate(names)]
+    records[0] = {**made_up("softmax", 1, loss_nats=9.0, level=7), "older": True}
+    spec = replace(study.tables[0], papers=(paper,))
+    baseline = replace(study.baselines[0], found={"loss_nats": "level"}, margin={})
+    lines = write_table(spec, records, [baseline]).splitlines()
+    assert lines[-1] == "Rank correlation with the paper's column (Spearman, 5 rows): 1.00."
+    assert lines[-3].startswith("| guessing | 5.0000 |")
 
 
 def test_the_whole_page(study_file, tmp_path):
@@ -492,6 +535,20 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
 
 
+def test_notes_are_those_of_the_present_settings(study_with):
+    """Of the earlier ones where no row has others."""
+    study = study_with(
+        claims=[], notes="{{settings.model.layers}} layers, {{updates}} updates, {{over_seeds}}."
+    )
+    older, now = (
+        {**made_up(method, seed), "settings": {"model": {"layers": layers}}}
+        for method, seed, layers in (("softmax", 1, 1), ("elu", 2, 6))
+    )
+    older = {**older, "older": True, "training": {"updates": 9, "seconds": 1.0, "curves": {}}}
+    assert "\n\n6 layers, 4 updates, seed 2." in write_page(study, [older, now])
+    assert "\n\n1 layers, 9 updates, seed 1." in write_page(study, [older])
+
+
 def tuned_record(seed, chosen, values):
     tuned = {"setting": "lr", "by": "valid_loss", "chosen": chosen, "tried": dict.fromkeys(values, 1.0)}
     return {**made_up("elu", seed, loss_nats=0.1 * seed), "tuned": tuned}
@@ -721,6 +778,32 @@ def test_cells_of_other_data_share_no_page(study_with, tmp_path):
         check_one_setting(study, records, tmp_path)
 
 
+def test_data_that_have_changed_since_earlier_records_are_refused_before_a_training(
+    study_with, tmp_path, monkeypatch
+):
+    study, data, out = study_with(data="data/{preset}"), tmp_path / "data" / "tiny", tmp_path / "out"
+    data.mkdir(parents=True)
+    (data / "train.idx").write_text("of earlier data")
+    elu, softmax = (
+        cells(study, {"method": [name]}, out=out, data=data.parent) for name in ("elu", "softmax")
+    )
+    write_record(elu[0], {**made_up("elu", 1, loss_nats=0.1), "data": identify(data)})
+    trained = []
+    monkeypatch.setattr(cli, "run_cells", lambda missing, *unused: trained.extend(missing) or [])
+    monkeypatch.setattr(cli, "prepare_data", lambda *unused: None)
+    cli.run_study(softmax)
+    assert trained == softmax
+    changed = (
+        r"out holds cells of other data/tiny than there are now, such as that of tiny/elu/seed1\.json; "
+        "choose another --out, or move the earlier records away"
+    )
+    monkeypatch.setattr(cli, "prepare_data", lambda *unused: (data / "train.idx").write_text("others"))
+    for _ in ("changed by the preparation", "changed before"):
+        with pytest.raises(UserError, match=changed):
+            cli.run_study(softmax)
+    assert trained == softmax
+
+
 def test_a_start_that_the_command_names_is_not_an_earlier_setting(study_with, tmp_path):
     study = study_with(start="roberta_short")
     start = {"path": "a.pt", "fingerprint": "a"}
@@ -744,6 +827,21 @@ def test_the_page_of_another_study_is_not_replaced(study_file, study_with, tmp_p
     with pytest.raises(UserError, match=r"is the page of the study tiny; choose another --out"):
         check_out(cells(other, out=out))
     assert (out / "README.md").read_text() == page
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_the_page_of_another_study_of_the_same_title_is_not_replaced(study_file, tmp_path, is_stored):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+    if is_stored:
+        (out / STORE).touch()
+    publish(study, out)
+    check_out(cells(study, out=out))
+    with pytest.raises(UserError, match=r"is the page of the study tiny; choose another --out"):
+        check_out(cells(replace(study, name="other"), out=out))
+    for path in [*out.rglob("seed*.json"), out / STORE]:
+        path.unlink(missing_ok=True)
+    check_out(cells(replace(study, name="other"), out=out))
 
 
 def test_a_record_moved_meanwhile_says_nothing_of_the_page(study_file, study_with, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.study import cli
+from lab.study import preparation
 from lab.study.declaration import read_study
 from tests.lab.study.conftest import cells
 
@@ -37,38 +37,38 @@ def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, mo
     python.write_text(f'#!/bin/sh\n[ "$1 $2 $3" = "-m lab data-prep/wikitext.sh" ] || exit\n{ends}\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    for module in ("study.cli", "provenance"):
+    for module in ("study.preparation", "provenance"):
         monkeypatch.setattr(f"lab.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
-        cli.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+        preparation.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
     assert capfd.readouterr().err == lines
 
 
 def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(preparation, "ROOT", tmp_path)
     monkeypatch.setattr("lab.run.recipe.ROOT", tmp_path)
-    monkeypatch.setattr(cli, "run_script", lambda *words: done.append(words))
+    monkeypatch.setattr(preparation, "run_script", lambda *words: done.append(words))
     with pytest.raises(UserError, match="no data folder .*digits"):
-        cli.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
+        preparation.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]
 
 
 def test_a_source_is_never_ignored(monkeypatch, tmp_path):
     """The script refuses data that are there and were prepared from another source."""
     done, raw, words = [], tmp_path / "raw", {"preset": ["digits"]}
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(preparation, "ROOT", tmp_path)
     monkeypatch.setattr("lab.run.recipe.ROOT", tmp_path)
-    monkeypatch.setattr(cli, "run_script", lambda *words: done.append(words))
-    monkeypatch.setattr(cli, "identify", lambda folder: None)
+    monkeypatch.setattr(preparation, "run_script", lambda *words: done.append(words))
+    monkeypatch.setattr(preparation, "identify", lambda folder: None)
     (tmp_path / "data" / "images" / "digits").mkdir(parents=True)
-    cli.prepare_data(cells(read_study("images"), words), None)
+    preparation.prepare_data(cells(read_study("images"), words), None)
     assert done == []
-    cli.prepare_data(cells(read_study("images"), words), raw)
+    preparation.prepare_data(cells(read_study("images"), words), raw)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits", "--from", str(raw))]
     study = replace(read_study("images"), prepare={})
     with pytest.raises(UserError, match="--source names raw data, but no script makes .*digits of them"):
-        cli.prepare_data(cells(study, words), raw)
+        preparation.prepare_data(cells(study, words), raw)
 
 
 def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
@@ -79,8 +79,8 @@ def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
     )
     python.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
     python.chmod(0o755)
-    starts = f"import sys; from lab.study import cli; sys.executable = {str(python)!r}"
-    starts += "; cli.run_script('waits.sh')"
+    starts = f"import sys; from lab.study import preparation; sys.executable = {str(python)!r}"
+    starts += "; preparation.run_script('waits.sh')"
     command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
         child = os.pidfd_open(int(parent.stdout.readline()))
