@@ -108,18 +108,16 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def count(text: str) -> int:
-    """An option's whole number of 1 or more."""
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+def count(text: str, least: int = 1) -> int:
+    """An option's whole number of `least` or more."""
+    if not text.strip().isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
     return int(text)
 
 
 def count_or_zero(text: str) -> int:
     """An option's whole number of 0 or more."""
-    if not text.strip().isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
+    return count(text, least=0)
 
 
 def names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from lab.console import number_of
 from lab.errors import UserError
 from lab.files import ROOT
 from lab.glue_tasks import TASKS, glue_task
-from lab.run.checkpoint import read_encoder, whole_checkpoint
+from lab.run.checkpoint import read_encoder, short_name, whole_checkpoint
 from lab.run.kinds import KINDS, cut_sentences
 from lab.study.cells import Cell, Plan, cells_of
 from lab.study.cli import run_study, show_commands
@@ -33,7 +33,7 @@ def find_tasks(options: Namespace) -> list[str]:
 def cells_asked(options: Namespace) -> list[Cell]:
     """The cells of the command, task by task."""
     study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
-    out = (options.out or start.parent / "glue" / start.name.removesuffix(".pt")).absolute()
+    out = (options.out or start.parent / "glue" / short_name(start)).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
     flags += options.flags
     data = options.data.absolute() if options.data else None

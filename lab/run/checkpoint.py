@@ -335,8 +335,13 @@ def whole_checkpoint(path: Path) -> Path:
 
 
 def result_beside(path: Path, ending: str) -> Path:
-    """The file of a result beside a checkpoint, whose name it has but for `.pt`."""
-    return path.with_name(path.name.removesuffix(".pt") + ending)
+    """The file of a result beside a checkpoint."""
+    return path.with_name(short_name(path) + ending)
+
+
+def short_name(path: Path) -> str:
+    """The name of a checkpoint without `.pt`; another ending may tell it from others, as in lm.1000."""
+    return path.name.removesuffix(".pt")
 
 
 def usual_device() -> torch.device:

@@ -55,7 +55,7 @@ def test_evaluation(program, words, said, commands, trained, tmp_path):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("transnormer_t17", "there is no model 'transnormer_t17'; the nearest are transnormer_t1"),
+        ("transnormer_t17", "unknown model 'transnormer_t17'; the nearest are transnormer_t1"),
         (
             "lra_skyformer",
             "lra_skyformer is a classifier of Long Range Arena, which --task language_modeling",

@@ -68,7 +68,7 @@ def check_model_name(name: str | None) -> None:
     if not name:
         raise UserError("the model is missing; give its name, in a YAML as model._name")
     if name not in known:
-        raise UserError(f"there is no model {name!r}; the nearest are {', '.join(nearest(name, [*known]))}")
+        raise UserError(f"unknown model {name!r}; the nearest are {', '.join(nearest(name, [*known]))}")
 
 
 def check_model_of_task(arch: str | None, task: str | None) -> None:

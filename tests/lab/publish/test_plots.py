@@ -37,7 +37,7 @@ def test_nothing_measured_is_no_point_of_a_logarithmic_axis(tmp_path):
     assert (tmp_path / "all.png").read_bytes() == (tmp_path / "kept.png").read_bytes()
 
 
-def test_dollar_signs_are_no_mathematics(tmp_path):
+def test_dollar_signs_are_drawn_as_they_are(tmp_path):
     """As in names of folders, which matplotlib would read as formulas."""
     curves = [Curve(name, "k", [1, 2], [1.0, 2.0]) for name in ("a$_$", "b$}$")]
     panel = ("a$}$", "updates", "bits", curves)

@@ -45,7 +45,7 @@ def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
     assert figures["seconds"] == 4 * 16 / 32 and figures["updates"] == 4
 
 
-def test_what_was_not_timed_is_no_speed(log):
+def test_only_timed_intervals_have_a_speed(log):
     inner = [line("train_inner", loss=5.0, wps=wps, wpb=16, num_updates=n) for n, wps in ((1, 0), (2, 1000))]
     assert run_figures(log(inner))["tokens_per_second"] == 1000
     found = run_figures(log(inner[:1]))
